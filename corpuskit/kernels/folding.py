@@ -22,14 +22,13 @@ from corpuskit.kernels.utf8 import (
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    Bytes = NDArray[np.uint8]
-    Offsets = NDArray[np.int64]
+    from corpuskit.kernels.arrays import Bools, Bytes, Int64s, Uint32s
 
 
 _HIGH_BITS = np.uint64(0x8080808080808080)
 
 
-def lower_texts(offsets: Offsets, data: Bytes) -> tuple[Offsets, Bytes]:
+def lower_texts(offsets: Int64s, data: Bytes) -> tuple[Int64s, Bytes]:
     """Return texts in lower case, exactly as str.lower(); read-only, as Arrow's buffers are.
 
     A text that holds U+0130, whose lower case is two characters, or a capital sigma, whose lower
@@ -49,9 +48,7 @@ def lower_texts(offsets: Offsets, data: Bytes) -> tuple[Offsets, Bytes]:
 
 
 @kernel
-def _lower(
-    offsets: Offsets, data: Bytes, characters: NDArray[np.uint32]
-) -> tuple[Offsets, Bytes, NDArray[np.bool_]]:
+def _lower(offsets: Int64s, data: Bytes, characters: Uint32s) -> tuple[Int64s, Bytes, Bools]:
     """O(B), above 2 GB/s for ASCII; allocates 1.5 B bytes: U+023A is 2 bytes, its lower case 3."""
     num_docs = len(offsets) - 1
     out = np.empty((offsets[num_docs] - offsets[0]) * 3 // 2 + 4, np.uint8)
@@ -68,7 +65,7 @@ def _lower(
 
 @kernel
 def _lower_text(
-    data: Bytes, begin: int, end: int, characters: NDArray[np.uint32], out: Bytes, size: int
+    data: Bytes, begin: int, end: int, characters: Uint32s, out: Bytes, size: int
 ) -> int:
     """Write a text from `out[size]` on; return where it ends, -1 if it must be left to Python."""
     at = begin
@@ -101,7 +98,7 @@ def _lower_text(
     return size
 
 
-def fold_texts(offsets: Offsets, data: Bytes) -> tuple[Offsets, Bytes]:
+def fold_texts(offsets: Int64s, data: Bytes) -> tuple[Int64s, Bytes]:
     """Return texts in lower case, each run of whitespace one space, none at either end.
 
     Lower case is that of `characters`: U+0130 becomes a plain i, a final sigma one like any other.
@@ -114,7 +111,7 @@ def fold_texts(offsets: Offsets, data: Bytes) -> tuple[Offsets, Bytes]:
 
 
 @kernel
-def _fold(offsets: Offsets, data: Bytes, characters: NDArray[np.uint32]) -> tuple[Offsets, Bytes]:
+def _fold(offsets: Int64s, data: Bytes, characters: Uint32s) -> tuple[Int64s, Bytes]:
     """O(B), about 350 MB/s; allocates 1.5 B bytes: U+023A is 2 bytes, its lower case 3."""
     num_docs = len(offsets) - 1
     out = np.empty((offsets[num_docs] - offsets[0]) * 3 // 2 + 4, np.uint8)
@@ -161,14 +158,12 @@ class Simple(NamedTuple):
 
     kinds: Bytes
     which: NDArray[np.uint16]
-    starts: Offsets
+    starts: Int64s
     content: Bytes
 
 
 @kernel
-def simplify(
-    offsets: Offsets, data: Bytes, simple: Simple
-) -> tuple[Offsets, Bytes, NDArray[np.bool_]]:
+def simplify(offsets: Int64s, data: Bytes, simple: Simple) -> tuple[Int64s, Bytes, Bools]:
     """Return simplified texts, and which were left out since they hold ODD characters. O(B).
 
     A number (digits, which a separator and more digits may follow) becomes 0; a run of spaces one

@@ -11,21 +11,18 @@ from corpuskit.kernels.jit import kernel
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from numpy.typing import NDArray
-
-    Bytes = NDArray[np.uint8]
-    Offsets = NDArray[np.int64]
+    from corpuskit.kernels.arrays import Bytes, Int64s
 
 
 def replace_spans(
-    offsets: Offsets,
+    offsets: Int64s,
     data: Bytes,
-    rows: Offsets,
-    starts: Offsets,
-    ends: Offsets,
+    rows: Int64s,
+    starts: Int64s,
+    ends: Int64s,
     codes: Bytes,
     replacements: Sequence[bytes],
-) -> tuple[Offsets, Bytes]:
+) -> tuple[Int64s, Bytes]:
     """Return the texts with span i replaced by `replacements[codes[i]]`; O(B), allocates the copy.
 
     Args:
@@ -47,16 +44,16 @@ def replace_spans(
 
 @kernel
 def _splice(
-    offsets: Offsets,
+    offsets: Int64s,
     data: Bytes,
-    rows: Offsets,
-    starts: Offsets,
-    ends: Offsets,
+    rows: Int64s,
+    starts: Int64s,
+    ends: Int64s,
     codes: Bytes,
-    begins: Offsets,
-    sizes: Offsets,
+    begins: Int64s,
+    sizes: Int64s,
     pieces: Bytes,
-    moved: Offsets,
+    moved: Int64s,
     output: Bytes,
 ) -> None:
     """Copy what lies between spans in one go, spans of other rows or none at all in between."""
@@ -89,8 +86,8 @@ def _copy(data: Bytes, start: int, end: int, output: Bytes, to: int) -> int:
 
 @kernel
 def add_cut(
-    starts: Offsets,
-    ends: Offsets,
+    starts: Int64s,
+    ends: Int64s,
     codes: Bytes,
     first: int,
     num: int,
@@ -110,14 +107,7 @@ def add_cut(
 
 @kernel
 def fill_gap(
-    starts: Offsets,
-    ends: Offsets,
-    codes: Bytes,
-    first: int,
-    num: int,
-    low: int,
-    high: int,
-    code: int,
+    starts: Int64s, ends: Int64s, codes: Bytes, first: int, num: int, low: int, high: int, code: int
 ) -> int:
     """Stretch the cuts that lie within `low` to `high` so that they cover it without holes.
 
@@ -140,8 +130,8 @@ def fill_gap(
 @kernel
 def close_gap(
     data: Bytes,
-    starts: Offsets,
-    ends: Offsets,
+    starts: Int64s,
+    ends: Int64s,
     codes: Bytes,
     first: int,
     num: int,

@@ -33,13 +33,12 @@ from corpuskit.stage.view import Example, Outcome, View
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    import numpy as np
     import pyarrow as pa
-    from numpy.typing import NDArray
     from pydantic import GetJsonSchemaHandler
     from pydantic.json_schema import JsonSchemaValue
     from pydantic_core import CoreSchema
 
+    from corpuskit.kernels.arrays import Bools, Float64s, Int64s
     from corpuskit.storage import FoundFile
 
 
@@ -118,7 +117,7 @@ class Stage(Parameters, ABC):
         value = None if name is None else getattr(self, name)
         return float("nan") if value is None else float(value)
 
-    def fails(self, rule: str, values: NDArray[np.float64]) -> NDArray[np.bool_]:
+    def fails(self, rule: str, values: Float64s) -> Bools:
         """Return which measured values break a rule; NaN breaks none.
 
         That is below a bound called `min_*` and above any other; a rule that is off breaks nothing,
@@ -244,7 +243,7 @@ class SourceBatch:
         size_bytes: bytes of input consumed for this batch (for progress).
     """
 
-    positions: NDArray[np.int64]
+    positions: Int64s
     texts: pa.Array
     ids: pa.Array | None = None
     columns: Mapping[str, pa.Array] = dataclasses.field(default_factory=dict)

@@ -14,6 +14,7 @@ from corpuskit.errors import DataError, UsageError
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from corpuskit.kernels.arrays import Bools, Float64s
     from corpuskit.stage import Known
 
 _NAMES = frozenset({"text", "extra"})
@@ -47,7 +48,7 @@ def check_strings(known: Known, parameter: str, column: str) -> None:
         raise UsageError(f"{parameter}: {_no_strings(column, kind)}")
 
 
-def to_numbers(column: pa.Array, name: str) -> NDArray[np.float64]:
+def to_numbers(column: pa.Array, name: str) -> Float64s:
     """Return a column as float64, (N,); NaN if there is no value, or a string is no number.
 
     Raises:
@@ -60,7 +61,7 @@ def to_numbers(column: pa.Array, name: str) -> NDArray[np.float64]:
     elif not _is_number(column.type):
         raise DataError(_no_numbers(name, column.type))
     numbers = column.cast(pa.float64(), safe=False).fill_null(float("nan"))
-    values: NDArray[np.float64] = numbers.to_numpy(zero_copy_only=False)
+    values: Float64s = numbers.to_numpy(zero_copy_only=False)
     return values
 
 
@@ -76,7 +77,7 @@ def to_strings(column: pa.Array, name: str) -> pa.Array:
     return column.cast(pa.string())
 
 
-def among(values: NDArray[Any], chosen: NDArray[Any]) -> NDArray[np.bool_]:
+def among(values: NDArray[Any], chosen: NDArray[Any]) -> Bools:
     """Return which values occur in `chosen`, which is sorted; O(V log C)."""
     if len(chosen) == 0:
         return np.zeros(len(values), np.bool_)

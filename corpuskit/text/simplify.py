@@ -25,10 +25,7 @@ from corpuskit.kernels.folding import (
 from corpuskit.kernels.utf8 import PUNCTUATION
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Offsets = NDArray[np.int64]
-    Bytes = NDArray[np.uint8]
+    from corpuskit.kernels.arrays import Bytes, Int64s
 
 
 _NUM_CODES = 0x40000
@@ -37,7 +34,7 @@ _NUM_CODES = 0x40000
 _SEPARATORS = ".,\u060c\u066b\u2396\u2397\u2398"
 
 
-def simplify_texts(offsets: Offsets, data: Bytes) -> tuple[Offsets, Bytes]:
+def simplify_texts(offsets: Int64s, data: Bytes) -> tuple[Int64s, Bytes]:
     """Return texts simplified; read-only, as Arrow's buffers are.
 
     Lower case, numbers to 0, punctuation to spaces, runs of whitespace to one space, canonical

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from corpuskit.kernels.arrays import Bytes, Int64s
+
     Tokens = tuple[str, ...]
 
 
@@ -59,7 +61,7 @@ class LanguageFacts(NamedTuple):
         language: what the tokenizer is made of.
     """
 
-    char_kinds: NDArray[np.uint8]
+    char_kinds: Bytes
     rules: Rules
     has_rules: bool
     spaced: tuple[str, ...]
@@ -165,10 +167,10 @@ class Answers(NamedTuple):
         seams: chunk -> texts beside it to which it loses a special case.
     """
 
-    data: NDArray[np.uint8]
-    starts: NDArray[np.int64]
-    ends: NDArray[np.int64]
-    counts: NDArray[np.int64]
+    data: Bytes
+    starts: Int64s
+    ends: Int64s
+    counts: Int64s
     seams: dict[int, frozenset[Seam]]
 
 

@@ -11,10 +11,8 @@ from corpuskit.kernels.jit import kernel
 from corpuskit.kernels.utf8 import char_table, char_width, code_point, line_break_width
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    from corpuskit.kernels.arrays import Bytes, Float64s, Int64s
 
-    Bytes = NDArray[np.uint8]
-    Offsets = NDArray[np.int64]
 
 MEASURES = (
     *("num_chars", "num_lines", "line_chars", "mean_line_chars", "alnum_ratio", "alpha_ratio"),
@@ -29,7 +27,7 @@ _MIN_BASE64, _MIN_PAIRS, _MIN_ESCAPES = 64, 8, 8
 """Characters of base64, pairs of hexadecimal digits, escapes \\uXXXX that a match has at least."""
 
 
-def measure_code(offsets: Offsets, data: Bytes) -> NDArray[np.float64]:
+def measure_code(offsets: Int64s, data: Bytes) -> Float64s:
     r"""Return (10, N) float64, rows as in MEASURES; NaN for a share of no characters.
 
     Lines are those of str.splitlines, lengths are in characters. A token is a run of letters,
@@ -55,7 +53,7 @@ def _encoded_bytes() -> Bytes:
 
 
 @kernel
-def _measure(offsets: Offsets, data: Bytes, kinds: Bytes, encoded: Bytes) -> NDArray[np.float64]:
+def _measure(offsets: Int64s, data: Bytes, kinds: Bytes, encoded: Bytes) -> Float64s:
     """O(B); allocates 80 N bytes."""
     num_docs = len(offsets) - 1
     measured = np.full((len(MEASURES), num_docs), np.nan)

@@ -15,11 +15,8 @@ from corpuskit.kernels.utf8 import TERMINAL, code_point, count_chars, skip_space
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from numpy.typing import NDArray
+    from corpuskit.kernels.arrays import Bytes, Float64s, Int64s, Uint64s
 
-    Bytes = NDArray[np.uint8]
-    Offsets = NDArray[np.int64]
-    Hashes = NDArray[np.uint64]
 
 MEASURES = (
     "num_lines",
@@ -31,8 +28,8 @@ MEASURES = (
 
 
 def measure_lines(
-    offsets: Offsets, data: Bytes, stop_chars: Collection[str], short_line_chars: int
-) -> NDArray[np.float64]:
+    offsets: Int64s, data: Bytes, stop_chars: Collection[str], short_line_chars: int
+) -> Float64s:
     r"""Return (5, N) float64, rows as in MEASURES; NaN where there are no lines.
 
     Lines are what lies between \n, blank ones (str.strip leaves nothing) left out.
@@ -62,7 +59,7 @@ def _stop_table(chars: frozenset[str]) -> Bytes:
 
 
 @kernel
-def count_newlines(offsets: Offsets, data: Bytes) -> NDArray[np.int64]:
+def count_newlines(offsets: Int64s, data: Bytes) -> Int64s:
     r"""Return how many \n each text has, (N,). O(B)."""
     counts = np.zeros(len(offsets) - 1, np.int64)
     for row in range(len(counts)):
@@ -84,7 +81,7 @@ def _num_slots(num_keys: int) -> int:
 
 @kernel
 def _is_new(
-    data: Bytes, start: int, end: int, row: int, mask: int, seen: NDArray[np.int64], hashes: Hashes
+    data: Bytes, start: int, end: int, row: int, mask: int, seen: Int64s, hashes: Uint64s
 ) -> bool:
     """Return whether a line was not met before in this document, and remember it.
 
@@ -111,14 +108,14 @@ def _is_new(
 
 @kernel
 def _measure(
-    offsets: Offsets,
+    offsets: Int64s,
     data: Bytes,
-    newlines: Offsets,
+    newlines: Int64s,
     stop_table: Bytes,
     short_line_chars: int,
-    seen: NDArray[np.int64],
-    hashes: Hashes,
-) -> NDArray[np.float64]:
+    seen: Int64s,
+    hashes: Uint64s,
+) -> Float64s:
     """O(B); allocates 40 N bytes."""
     num_docs = len(offsets) - 1
     measured = np.full((len(MEASURES), num_docs), np.nan)

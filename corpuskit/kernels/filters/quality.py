@@ -25,10 +25,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from corpuskit.kernels.arrays import Bytes, Float64s, Int32s, Int64s, Uint64s
     from corpuskit.kernels.words.lexicon import Words
-
-    Bytes = NDArray[np.uint8]
-    Offsets = NDArray[np.int64]
 
 
 MEASURES = (
@@ -44,8 +42,8 @@ MEASURES = (
 
 
 def measure_quality(
-    offsets: Offsets, data: Bytes, words: Words, stop_words: tuple[str, ...]
-) -> NDArray[np.float64]:
+    offsets: Int64s, data: Bytes, words: Words, stop_words: tuple[str, ...]
+) -> Float64s:
     """Return (8, N) float64, rows as in MEASURES; NaN where a denominator is zero.
 
     Words of symbols alone are left out of `num_words` and of `word_length`, the mean in characters.
@@ -57,7 +55,7 @@ def measure_quality(
     )  # fmt: skip
 
 
-def _byte_kinds() -> NDArray[np.uint8]:
+def _byte_kinds() -> Bytes:
     """Byte -> whether it may be a hash, a part of an ellipsis or of a line boundary."""
     table = np.zeros(256, np.uint8)
     table[[10, 11, 12, 13, 28, 29, 30, ord("#"), ord("."), 0xC2, 0xE2]] = 1
@@ -95,9 +93,7 @@ def _spaced_kinds() -> NDArray[np.uint16]:
     return table
 
 
-def measure_spaced_quality(
-    offsets: Offsets, data: Bytes, stop_words: tuple[str, ...]
-) -> NDArray[np.float64]:
+def measure_spaced_quality(offsets: Int64s, data: Bytes, stop_words: tuple[str, ...]) -> Float64s:
     """Return what `measure_quality` does for the words of str.split()."""
     coded = sorted(word.encode() for word in stop_words)
     lengths = np.zeros(256, np.uint64)
@@ -127,9 +123,9 @@ def _count_letters(group: np.uint64) -> np.int64:
 
 @kernel
 def _measure_spaced(
-    offsets: Offsets, data: Bytes, byte_kinds: NDArray[np.uint16], char_kinds: Bytes,
-    lengths: NDArray[np.uint64], firsts: Offsets, starts: Offsets, spelt: Bytes,
-) -> NDArray[np.float64]:  # fmt: skip
+    offsets: Int64s, data: Bytes, byte_kinds: NDArray[np.uint16], char_kinds: Bytes,
+    lengths: Uint64s, firsts: Int64s, starts: Int64s, spelt: Bytes
+) -> Float64s:  # fmt: skip
     """O(B + K W), K stop words that begin alike; allocates 64 N bytes.
 
     Args:
@@ -231,9 +227,9 @@ def _ratio(count: int, of: int) -> float:
 
 @kernel
 def _measure(
-    offsets: Offsets, data: Bytes, word_offsets: Offsets, tokens: NDArray[np.int32], kinds: Bytes,
-    chars: NDArray[np.int32], marks: Bytes, num_marks: int, byte_kinds: Bytes,
-) -> NDArray[np.float64]:  # fmt: skip
+    offsets: Int64s, data: Bytes, word_offsets: Int64s, tokens: Int32s, kinds: Bytes,
+    chars: Int32s, marks: Bytes, num_marks: int, byte_kinds: Bytes
+) -> Float64s:  # fmt: skip
     """O(B + W + K N), K stop words; allocates 64 N bytes.
 
     Args:
@@ -336,8 +332,8 @@ _KELVIN = "\u212a".encode()
 
 
 def measure_dolma_quality(
-    offsets: Offsets, data: Bytes, words: Words, stop_words: tuple[str, ...]
-) -> NDArray[np.float64]:
+    offsets: Int64s, data: Bytes, words: Words, stop_words: tuple[str, ...]
+) -> Float64s:
     """Return (8, N) float64, rows as in MEASURES; `word_length` is the median."""
     lexicon = words.lexicon
     return _dolma(
@@ -347,8 +343,8 @@ def measure_dolma_quality(
 
 
 def measure_dclm_quality(
-    offsets: Offsets, data: Bytes, words: Words, stop_words: tuple[str, ...]
-) -> NDArray[np.float64]:
+    offsets: Int64s, data: Bytes, words: Words, stop_words: tuple[str, ...]
+) -> Float64s:
     """Return (8, N) float64, rows as in MEASURES; a text without words fails where DCLM says so.
 
     `num_words` are fastText's tokens that begin with a letter or digit, `word_length` is the mean.
@@ -365,7 +361,7 @@ def measure_dclm_quality(
     )  # fmt: skip
 
 
-def _folded(stop_words: Sequence[str]) -> tuple[Bytes, Offsets, Bytes]:
+def _folded(stop_words: Sequence[str]) -> tuple[Bytes, Int64s, Bytes]:
     """Return (256,) bytes that may begin a stop word, offsets, bytes."""
     coded = [word.encode() for word in dict.fromkeys(stop_words)]
     gate = np.zeros(256, np.uint8)
@@ -378,9 +374,9 @@ def _folded(stop_words: Sequence[str]) -> tuple[Bytes, Offsets, Bytes]:
 
 @kernel
 def _dolma(
-    offsets: Offsets, data: Bytes, word_offsets: Offsets, tokens: NDArray[np.int32], kinds: Bytes,
-    chars: NDArray[np.int32], marks: Bytes, starts: Offsets, spelt: Bytes,
-) -> NDArray[np.float64]:  # fmt: skip
+    offsets: Int64s, data: Bytes, word_offsets: Int64s, tokens: Int32s, kinds: Bytes,
+    chars: Int32s, marks: Bytes, starts: Int64s, spelt: Bytes
+) -> Float64s:  # fmt: skip
     """O(B + W); allocates 64 N bytes, and 8 for each character of the longest word."""
     num_docs = len(offsets) - 1
     measured = np.full((len(MEASURES), num_docs), np.nan)
@@ -411,7 +407,7 @@ def _dolma(
 
 
 @kernel
-def _median(counts: NDArray[np.int64], longest: int, num: int) -> float:
+def _median(counts: Int64s, longest: int, num: int) -> float:
     """Return the median of `num` lengths, 0 of none, and clear their counts."""
     low, high, seen = -1, -1, 0
     for length in range(longest + 1):
@@ -453,10 +449,10 @@ def _dolma_lines(data: Bytes, begin: int, end: int) -> tuple[int, int, int]:
 
 @kernel
 def _dclm(
-    offsets: Offsets, data: Bytes, word_offsets: Offsets, tokens: NDArray[np.int32], kinds: Bytes,
-    chars: NDArray[np.int32], starts: Offsets, spelt: Bytes, alnum: Bytes, gate: Bytes,
-    stop_offsets: Offsets, stop_data: Bytes,
-) -> NDArray[np.float64]:  # fmt: skip
+    offsets: Int64s, data: Bytes, word_offsets: Int64s, tokens: Int32s, kinds: Bytes,
+    chars: Int32s, starts: Int64s, spelt: Bytes, alnum: Bytes, gate: Bytes,
+    stop_offsets: Int64s, stop_data: Bytes
+) -> Float64s:  # fmt: skip
     """O(B + W K), K stop words; allocates 64 N bytes."""
     num_docs = len(offsets) - 1
     measured = np.full((len(MEASURES), num_docs), np.nan)
@@ -482,7 +478,7 @@ def _dclm(
 
 
 @kernel
-def _is_stop(data: Bytes, start: int, end: int, stop_offsets: Offsets, stop_data: Bytes) -> int:
+def _is_stop(data: Bytes, start: int, end: int, stop_offsets: Int64s, stop_data: Bytes) -> int:
     """Return 1 if the word in lower case is a stop word, else 0."""
     for number in range(len(stop_offsets) - 1):
         at, stop = start, stop_offsets[number]

@@ -23,10 +23,8 @@ from corpuskit.kernels.wordhash import BYTE_KINDS, word_edges
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from numpy.typing import NDArray
+    from corpuskit.kernels.arrays import Bytes, Int32s, Int64s, Uint32s
 
-    Bytes = NDArray[np.uint8]
-    Offsets = NDArray[np.int64]
 
 _ALL_BITS = np.uint64(0xFFFFFFFFFFFFFFFF)
 _HIGH_BITS = np.uint64(0x8080808080808080)
@@ -117,9 +115,7 @@ def _piece_hash(data: Bytes, start: int, end: int) -> np.uint64:
     return mix64(value ^ group)
 
 
-def count_entries(
-    offsets: Offsets, data: Bytes, rows: NDArray[np.int64], words: WordList
-) -> NDArray[np.int64]:
+def count_entries(offsets: Int64s, data: Bytes, rows: Int64s, words: WordList) -> Int64s:
     """Return how often entries occur in each text, (len(rows),).
 
     Entries that begin at the same place count once.
@@ -135,15 +131,15 @@ def count_entries(
 
 @kernel
 def _count(
-    offsets: Offsets,
+    offsets: Int64s,
     data: Bytes,
-    rows: NDArray[np.int64],
+    rows: Int64s,
     words: WordList,
-    characters: NDArray[np.uint32],
+    characters: Uint32s,
     kinds: Bytes,
-    edges: NDArray[np.int32],
-    places: NDArray[np.int32],
-) -> NDArray[np.int64]:
+    edges: Int32s,
+    places: Int32s,
+) -> Int64s:
     """O(B), about 500 MB/s; allocates 8 bytes a row."""
     counts = np.zeros(len(rows), np.int64)
     slots, starts, strings, entry_kinds = words.table
@@ -176,10 +172,10 @@ def _find_words(
     pieces: Bytes,
     odd: Bytes,
     has_odd: bool,
-    characters: NDArray[np.uint32],
+    characters: Uint32s,
     kinds: Bytes,
-    edges: NDArray[np.int32],
-    places: NDArray[np.int32],
+    edges: Int32s,
+    places: Int32s,
 ) -> int:
     """Fill `places` with where entries of whole words may begin; return how many."""
     mask = np.uint64(8 * len(pieces) - 1)
@@ -221,8 +217,8 @@ def _find_odd(
     start: int,
     stop: int,
     odd: Bytes,
-    characters: NDArray[np.uint32],
-    places: NDArray[np.int32],
+    characters: Uint32s,
+    places: Int32s,
     num: int,
 ) -> int:
     """Append where entries may begin in `data[start:stop]`, ASCII that is no part of a word."""
@@ -241,8 +237,8 @@ def _find_wide(
     stop: int,
     pieces: Bytes,
     odd: Bytes,
-    characters: NDArray[np.uint32],
-    places: NDArray[np.int32],
+    characters: Uint32s,
+    places: Int32s,
     num: int,
 ) -> int:
     """Append where entries may begin in `data[start:stop]`, which holds wide characters."""
@@ -277,9 +273,7 @@ def _find_wide(
 
 
 @kernel
-def _find_characters(
-    data: Bytes, begin: int, end: int, pieces: Bytes, places: NDArray[np.int32]
-) -> int:
+def _find_characters(data: Bytes, begin: int, end: int, pieces: Bytes, places: Int32s) -> int:
     """Fill `places` with the characters with which entries may begin; return how many."""
     mask = np.uint64(8 * len(pieces) - 1)
     num = 0
@@ -298,11 +292,11 @@ def _stands(
     data: Bytes,
     at: int,
     end: int,
-    characters: NDArray[np.uint32],
+    characters: Uint32s,
     longest: int,
     whole_words: bool,
-    slots: Offsets,
-    starts: Offsets,
+    slots: Int64s,
+    starts: Int64s,
     strings: Bytes,
     kinds: Bytes,
 ) -> bool:
@@ -332,7 +326,7 @@ def _stands(
 
 
 @kernel
-def _follows_word(data: Bytes, begin: int, at: int, characters: NDArray[np.uint32]) -> bool:
+def _follows_word(data: Bytes, begin: int, at: int, characters: Uint32s) -> bool:
     """Return whether the character before `at` is a part of a word."""
     if at == begin:
         return False
@@ -343,7 +337,7 @@ def _follows_word(data: Bytes, begin: int, at: int, characters: NDArray[np.uint3
 
 
 @kernel
-def _is_word(data: Bytes, at: int, characters: NDArray[np.uint32]) -> bool:
+def _is_word(data: Bytes, at: int, characters: Uint32s) -> bool:
     """Return whether a character of lower-case text is a part of a word."""
     byte = data[at]
     if byte < 0x80:

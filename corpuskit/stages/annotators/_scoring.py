@@ -17,10 +17,8 @@ from corpuskit.stages.annotators._fasttextfile import PREFIX, bounds_of, labels_
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    import numpy as np
-    from numpy.typing import NDArray
-
     from corpuskit.formats.batch import Utf8
+    from corpuskit.kernels.arrays import Float64s
     from corpuskit.stage import Known, Volume
     from corpuskit.stages.annotators._fasttext import Predictions, TextClassifier
 
@@ -98,7 +96,7 @@ class ScoringStage(StreamingStage):
             disk_bytes=volume.documents * 10,
         )
 
-    def score(self, text: Utf8) -> tuple[TextClassifier, Predictions, NDArray[np.float64]]:
+    def score(self, text: Utf8) -> tuple[TextClassifier, Predictions, Float64s]:
         """Return the model, its predictions of all labels, and the score of each text.
 
         Raises:

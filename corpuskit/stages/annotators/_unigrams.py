@@ -18,8 +18,7 @@ from corpuskit.text.words import splitter
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from numpy.typing import NDArray
-
+    from corpuskit.kernels.arrays import Float64s
     from corpuskit.kernels.words.lexicon import Lexicon, Words
     from corpuskit.text.words import WordSplit
 
@@ -37,7 +36,7 @@ class Unigrams:
         self._lexicon: Lexicon | None = None
         self._values = np.empty(0)
 
-    def sums(self, words: Words) -> NDArray[np.float64]:
+    def sums(self, words: Words) -> Float64s:
         """Return the sum of the log2 probabilities of each text's words, (N,), in lower case."""
         lexicon = words.lexicon
         if lexicon is not self._lexicon:

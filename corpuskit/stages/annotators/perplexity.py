@@ -18,8 +18,7 @@ from corpuskit.stages.annotators._unigrams import open_unigrams
 from corpuskit.text.words import WordSplit, check_language, splitter
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
+    from corpuskit.kernels.arrays import Float64s, Int64s
     from corpuskit.stage import Known, View, Volume
 
 
@@ -126,7 +125,7 @@ class Perplexity(StreamingStage):
             measures=dict.fromkeys(self.rules, values) if self.measures else {},
         )
 
-    def _values(self, view: View) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    def _values(self, view: View) -> tuple[Float64s, Int64s]:
         """Return the perplexity of each document, NaN without a word, and how many words it has."""
         if self._is_kenlm():
             logs, counts = self._kenlm_sums(view)
@@ -138,7 +137,7 @@ class Perplexity(StreamingStage):
         with np.errstate(invalid="ignore", over="ignore"):
             return np.where(counts > 0, base ** (-logs / np.maximum(counts, 1)), np.nan), counts
 
-    def _kenlm_sums(self, view: View) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    def _kenlm_sums(self, view: View) -> tuple[Float64s, Int64s]:
         """Return the sum of the log10 probabilities of each document, and of how many words."""
         model, pieces = _open_kenlm(self.model, self.sentencepiece)
         logs, counts = np.zeros(view.num_docs), np.zeros(view.num_docs, np.int64)

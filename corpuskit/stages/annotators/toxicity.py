@@ -19,8 +19,7 @@ from corpuskit.text.words import check_language, splitter
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from numpy.typing import NDArray
-
+    from corpuskit.kernels.arrays import Bytes
     from corpuskit.stage import View
 
 _TINY = {"model": "sample_data/toxicity.ftz"}
@@ -103,7 +102,7 @@ class Toxicity(ScoringStage):
             measures=dict.fromkeys(self.rules[:2], scores) if self.measures else {},
         )
 
-    def _cut(self, view: View, codes: NDArray[np.uint8], bound: float) -> tuple[Utf8, Spans]:
+    def _cut(self, view: View, codes: Bytes, bound: float) -> tuple[Utf8, Spans]:
         """Return the texts without sentences that score `bound` and more, and what was cut."""
         offsets, data = view.text
         words = view.fact(splitter("spacy", self.language))

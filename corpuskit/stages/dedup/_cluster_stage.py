@@ -44,8 +44,7 @@ from corpuskit.stages.dedup._reference import References, find_seal, index_count
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from numpy.typing import NDArray
-
+    from corpuskit.kernels.arrays import Float64s, Int32s, Int64s, Uint64s
     from corpuskit.stage import Known, PassContext, PassPlan, View, Volume
 
 Action = Literal["drop", "annotate"]
@@ -146,17 +145,15 @@ class ClusterStage(GlobalStage):
         """Return whether anything but the reading order decides what is kept."""
         return has_priorities(self.keep, self.prefer)
 
-    def priorities(self, view: View) -> NDArray[np.uint64]:
+    def priorities(self, view: View) -> Uint64s:
         """Return the priorities of documents to be kept, (N,): the smallest is kept."""
         return priorities(view, self.keep, self.prefer)
 
-    def scopes(self, view: View) -> NDArray[np.uint64]:
+    def scopes(self, view: View) -> Uint64s:
         """Return what to XOR into hashes so that only documents of a scope meet, (N,)."""
         return scope_hashes(view, self.scope)
 
-    def write_index(
-        self, context: PassContext, keys: list[NDArray[np.int64]], ids: list[pa.Array]
-    ) -> None:
+    def write_index(self, context: PassContext, keys: list[Int64s], ids: list[pa.Array]) -> None:
         """Keep the ids of hashed documents and the parameters of the hashes if `index` is set."""
         if self.index:
             context.count(index_counter(self._whole_identity()))
@@ -250,7 +247,7 @@ class ClusterStage(GlobalStage):
         }
         context.write_shuffle("decisions", columns)
 
-    def _ids(self, context: PassContext) -> Iterator[tuple[NDArray[np.int64], pa.Array]]:
+    def _ids(self, context: PassContext) -> Iterator[tuple[Int64s, pa.Array]]:
         """Yield keys, ascending, and ids of this unit's documents."""
         if is_reference(context.unit):
             ids = self.references().ids(context.unit.low, context.unit.high)
@@ -359,18 +356,15 @@ class Ranked(NamedTuple):
         clusters: named by their smallest key.
     """
 
-    survivors: NDArray[np.int64]
-    keys: NDArray[np.int64]
-    clusters: NDArray[np.int64]
-    sizes: NDArray[np.int32]
-    ranks: NDArray[np.int32]
+    survivors: Int64s
+    keys: Int64s
+    clusters: Int64s
+    sizes: Int32s
+    ranks: Int32s
 
 
 def rank(
-    keys: NDArray[np.int64],
-    clusters: NDArray[np.int64],
-    priorities: NDArray[np.uint64] | None = None,
-    groups: NDArray[np.uint64] | None = None,
+    keys: Int64s, clusters: Int64s, priorities: Uint64s | None = None, groups: Uint64s | None = None
 ) -> Ranked:
     """Rank the documents of each cluster: reference runs first, then by priority, then by key.
 
@@ -408,8 +402,8 @@ def rank(
 def write_clusters(
     context: PassContext,
     ranked: Ranked,
-    similarities: NDArray[np.float64] | None = None,
-    lost: NDArray[np.float64] | None = None,
+    similarities: Float64s | None = None,
+    lost: Float64s | None = None,
 ) -> None:
     """Write the shuffle file `clusters`, and count.
 
@@ -432,7 +426,7 @@ def write_clusters(
     context.write_shuffle("clusters", columns)
 
 
-def _kept_texts(context: PassContext, keys: NDArray[np.int64]) -> pa.Array:
+def _kept_texts(context: PassContext, keys: Int64s) -> pa.Array:
     """Return the texts of documents (ascending) that the ledger keeps, null for all others."""
     sampled = keys[context.keeps_text(keys)]
     if len(sampled) == 0:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from corpuskit.kernels.arrays import Bools, Int64s, Uint64s
     from corpuskit.stage import Known, PassContext, PassPlan, Unit, View, Volume
 
 _HASHES = [("hash", pa.uint64()), ("hash_low", pa.uint64()), ("key", pa.int64())]
@@ -112,10 +113,10 @@ class ExactDedup(ClusterStage):
 
     def hash_cell(self, context: PassContext) -> None:
         """Write the hashes of a cell's documents, sorted by the first half."""
-        keys: list[NDArray[np.int64]] = []
-        highs: list[NDArray[np.uint64]] = []
-        lows: list[NDArray[np.uint64]] = []
-        priorities: list[NDArray[np.uint64]] = []
+        keys: list[Int64s] = []
+        highs: list[Uint64s] = []
+        lows: list[Uint64s] = []
+        priorities: list[Uint64s] = []
         ids: list[pa.Array] = []
         columns = {"id", *self.needs()} if self.index else set(self.needs())
         is_whole_text = self.column == "text" and self.normalize == "none"
@@ -181,7 +182,7 @@ class ExactDedup(ClusterStage):
     def _column(self) -> str:
         return "origin" if self.column == _URL else self.column
 
-    def _values(self, view: View) -> tuple[Utf8, NDArray[np.bool_]]:
+    def _values(self, view: View) -> tuple[Utf8, Bools]:
         """Return what is compared, and which documents have it."""
         if self.column == "text":
             text, has_value = view.text, np.ones(view.num_docs, np.bool_)

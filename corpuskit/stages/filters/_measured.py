@@ -17,14 +17,14 @@ from corpuskit.text.words import WordSplit, check_language, libraries
 if TYPE_CHECKING:
     from typing import Self
 
-    from numpy.typing import NDArray
     from pydantic import GetJsonSchemaHandler
     from pydantic.json_schema import JsonSchemaValue
     from pydantic_core import CoreSchema
 
+    from corpuskit.kernels.arrays import Float64s
     from corpuskit.stage import Known, View
 
-    Measured = Mapping[str, NDArray[np.float64]]
+    Measured = Mapping[str, Float64s]
 
 
 class Rule(NamedTuple):

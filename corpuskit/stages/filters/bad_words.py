@@ -23,8 +23,7 @@ from corpuskit.text.languages import common_codes, full_name, names_of
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from numpy.typing import NDArray
-
+    from corpuskit.kernels.arrays import Bytes, Int64s
     from corpuskit.kernels.filters.wordlist import WordList
     from corpuskit.stage import Known, View, Volume
 
@@ -138,7 +137,7 @@ class BadWords(StreamingStage):
 
     def apply(self, view: View) -> Outcome:
         counts = np.zeros(view.num_docs, np.int64)
-        lower: tuple[NDArray[np.int64], NDArray[np.uint8]] | None = None
+        lower: tuple[Int64s, Bytes] | None = None
         for language, rows in self._by_language(view):
             listed = self._listed(language)
             if listed is None:
@@ -180,7 +179,7 @@ class BadWords(StreamingStage):
         codes = {*self._paths, *([self.language] if self.entries else [])}
         return next((name for name in names_of(label) if name in codes), None)
 
-    def _by_language(self, view: View) -> Iterator[tuple[str, NDArray[np.int64]]]:
+    def _by_language(self, view: View) -> Iterator[tuple[str, Int64s]]:
         """Yield each language that occurs, with its rows."""
         if self.language_column is None:
             yield self.language, np.arange(view.num_docs)

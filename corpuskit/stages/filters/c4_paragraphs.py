@@ -14,8 +14,7 @@ from corpuskit.stages.filters._measured import MeasuredFilter, Rule
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from numpy.typing import NDArray
-
+    from corpuskit.kernels.arrays import Float64s
     from corpuskit.stage import View, Volume
 
 
@@ -43,7 +42,7 @@ class C4Paragraphs(MeasuredFilter):
     def cost(self, volume: Volume, pass_name: str = "") -> Cost:
         return Cost(cpu_seconds=volume.text_bytes / 1e9)
 
-    def measure(self, view: View) -> Mapping[str, NDArray[np.float64]]:
+    def measure(self, view: View) -> Mapping[str, Float64s]:
         offsets, data = view.text
         num = count_long_lines(offsets, data, self.min_paragraph_chars)
         return {"too_few_paragraphs": num.astype(np.float64)}

@@ -23,8 +23,7 @@ from corpuskit.stage import Cost, Example, Outcome, Spans, StreamingStage
 from corpuskit.text.words import check_language, splitter
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
+    from corpuskit.kernels.arrays import Bytes, Float64s, Int64s
     from corpuskit.kernels.filters.c4 import LineDraft
     from corpuskit.kernels.words.lexicon import Words
     from corpuskit.stage import View, Volume
@@ -168,7 +167,7 @@ class C4Quality(StreamingStage):
         )
         return rewrite_lines(offsets, data, tests, sentences)
 
-    def _count_again(self, draft: LineDraft, breaks: NDArray[np.int64]) -> None:
+    def _count_again(self, draft: LineDraft, breaks: Int64s) -> None:
         """Count the documents that hold the word IS_ALPHA, as the reference does: line by line.
 
         Its tokenizer fails on that word; it then takes it out of the line and tries again.
@@ -182,9 +181,7 @@ class C4Quality(StreamingStage):
                     count = count_breaks(*self._split(line.replace(_BREAKS_SPACY, b"")))[0]
                 breaks[row] += count
 
-    def _find_again(
-        self, text: Utf8, bounds: NDArray[np.int64], edges: NDArray[np.int64]
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def _find_again(self, text: Utf8, bounds: Int64s, edges: Int64s) -> tuple[Int64s, Int64s]:
         """Find the sentences of documents that hold the word IS_ALPHA, as the reference does.
 
         It looks for them in the text without that word, and cuts the whole text at these places.
@@ -203,16 +200,14 @@ class C4Quality(StreamingStage):
         sizes = [len(part) for part in by_row]
         return np.cumsum([0, *sizes], dtype=np.int64), np.concatenate(by_row)
 
-    def _split(self, text: bytes) -> tuple[NDArray[np.int64], NDArray[np.uint8], Words]:
+    def _split(self, text: bytes) -> tuple[Int64s, Bytes, Words]:
         """Return one text as buffers, and its words."""
         offsets = np.array([0, len(text)])
         data = np.frombuffer(text + b"\0", np.uint8)
         offsets.flags.writeable = False
         return offsets, data, splitter("spacy", self.language)(offsets, data)
 
-    def _measures(
-        self, codes: NDArray[np.uint8], num_sentences: NDArray[np.float64]
-    ) -> dict[str, Any]:
+    def _measures(self, codes: Bytes, num_sentences: Float64s) -> dict[str, Any]:
         """Return what each rule that was asked measured; NaN where an earlier one ended it."""
         measured = {
             rule: (codes == code).astype(np.float64)
@@ -223,5 +218,5 @@ class C4Quality(StreamingStage):
         return measured
 
 
-def _leads(data: NDArray[np.uint8]) -> NDArray[np.int64]:
+def _leads(data: Bytes) -> Int64s:
     return np.flatnonzero(data & 0xC0 != 0x80)

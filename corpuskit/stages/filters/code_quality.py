@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from corpuskit.formats.batch import Utf8
+    from corpuskit.kernels.arrays import Float64s
     from corpuskit.stage import Known, View, Volume
 
 _ENCODED = {
@@ -189,7 +190,7 @@ class CodeQuality(MeasuredFilter):
     def cost(self, volume: Volume, pass_name: str = "") -> Cost:
         return Cost(cpu_seconds=volume.text_bytes / 60e6)
 
-    def measure(self, view: View) -> Mapping[str, NDArray[np.float64]]:
+    def measure(self, view: View) -> Mapping[str, Float64s]:
         text, languages = view.text, self._languages(view)
         measured = dict(zip(MEASURES, view.fact(measure_code), strict=True))
         chars, is_wide = measured["num_chars"], np.isin(languages, _WIDE)
@@ -251,9 +252,7 @@ def _head(text: Utf8, row: int) -> str:
     return data[: max(end, 400)].decode("utf-8", "ignore")
 
 
-def _measure_encoded(
-    text: Utf8, chars: NDArray[np.float64], measured: dict[str, NDArray[np.float64]]
-) -> None:
+def _measure_encoded(text: Utf8, chars: Float64s, measured: dict[str, Float64s]) -> None:
     """Add the longest piece of encoded data, and its share of all characters."""
     kinds = measured["encoded_kinds"].astype(np.int64)
     longest, share = np.zeros(len(chars)), np.zeros(len(chars))

@@ -18,8 +18,7 @@ from corpuskit.text.words import splitter
 if TYPE_CHECKING:
     from typing import Self
 
-    from numpy.typing import NDArray
-
+    from corpuskit.kernels.arrays import Float64s
     from corpuskit.stage import View, Volume
 
 
@@ -101,7 +100,7 @@ class FinewebQuality(LanguageFilter):
     def cost(self, volume: Volume, pass_name: str = "") -> Cost:
         return Cost(cpu_seconds=volume.text_bytes / 120e6)
 
-    def measure(self, view: View) -> Mapping[str, NDArray[np.float64]]:
+    def measure(self, view: View) -> Mapping[str, Float64s]:
         stop_chars = TERMINAL if self.stop_chars is None else self.stop_chars
         offsets, data = view.text
         table = measure_lines(offsets, data, stop_chars, self.short_line_chars)

@@ -22,9 +22,7 @@ from corpuskit.text.words import splitter
 if TYPE_CHECKING:
     from typing import Self
 
-    import numpy as np
-    from numpy.typing import NDArray
-
+    from corpuskit.kernels.arrays import Float64s
     from corpuskit.stage import View, Volume
 
 
@@ -165,7 +163,7 @@ class GopherQuality(LanguageFilter):
     def cost(self, volume: Volume, pass_name: str = "") -> Cost:
         return Cost(cpu_seconds=volume.text_bytes / 100e6)
 
-    def measure(self, view: View) -> Mapping[str, NDArray[np.float64]]:
+    def measure(self, view: View) -> Mapping[str, Float64s]:
         stop_words = tuple(dict.fromkeys(self.stop_words))
         if self.variant == "datatrove" and self.words == "whitespace":
             table = measure_spaced_quality(*view.text, stop_words)

@@ -23,8 +23,7 @@ from corpuskit.text.words import splitter
 if TYPE_CHECKING:
     from typing import Self
 
-    from numpy.typing import NDArray
-
+    from corpuskit.kernels.arrays import Bools
     from corpuskit.stage import View, Volume
 
 
@@ -187,7 +186,7 @@ class GopherRepetition(LanguageFilter):
             measured = {names[k]: outcome.measured[k] for k in np.flatnonzero(stored).tolist()}
         return Outcome(codes=outcome.codes, values=outcome.values, measures=measured)
 
-    def _stored(self) -> NDArray[np.bool_]:
+    def _stored(self) -> Bools:
         """Return which measures are stored: of runs, those of the lengths that are named."""
         stored = np.zeros(len(MEASURES), np.bool_)
         stored[:5] = True

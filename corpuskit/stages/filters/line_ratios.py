@@ -13,9 +13,7 @@ from corpuskit.stages.filters._measured import MeasuredFilter, Rule
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    import numpy as np
-    from numpy.typing import NDArray
-
+    from corpuskit.kernels.arrays import Bools, Float64s
     from corpuskit.stage import View, Volume
 
 _PROSE = "A line of prose with words.\n"
@@ -49,9 +47,9 @@ class LineRatios(MeasuredFilter):
     def cost(self, volume: Volume, pass_name: str = "") -> Cost:
         return Cost(cpu_seconds=volume.text_bytes / 90e6)
 
-    def fails(self, rule: str, values: NDArray[np.float64]) -> NDArray[np.bool_]:
+    def fails(self, rule: str, values: Float64s) -> Bools:
         """Return which values reach a bound; without one, none does."""
         return values >= self.threshold(rule)
 
-    def measure(self, view: View) -> Mapping[str, NDArray[np.float64]]:
+    def measure(self, view: View) -> Mapping[str, Float64s]:
         return dict(zip(MEASURES, view.fact(measure_code), strict=True))

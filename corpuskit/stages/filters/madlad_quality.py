@@ -20,8 +20,7 @@ from corpuskit.text.words import splitter
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from numpy.typing import NDArray
-
+    from corpuskit.kernels.arrays import Bools, Float64s
     from corpuskit.stage import View, Volume
 
 CURSED = (
@@ -86,13 +85,13 @@ class MadladQuality(MeasuredFilter):
     def cost(self, volume: Volume, pass_name: str = "") -> Cost:
         return Cost(cpu_seconds=volume.text_bytes / 40e6)
 
-    def fails(self, rule: str, values: NDArray[np.float64]) -> NDArray[np.bool_]:
+    def fails(self, rule: str, values: Float64s) -> Bools:
         """Return which measured values break a rule; a share breaks it that reaches the bound."""
         if rule == "too_many_questionable":
             return values >= self.threshold(rule)
         return super().fails(rule, values)
 
-    def measure(self, view: View) -> Mapping[str, NDArray[np.float64]]:
+    def measure(self, view: View) -> Mapping[str, Float64s]:
         data = view.text.data
         sentences = view.fact(split_sentences)
         words = splitter("unicode")(sentences.bounds, data)

@@ -19,8 +19,7 @@ from corpuskit.stage import Cost, Example, Outcome, Spans, StreamingStage
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from numpy.typing import NDArray
-
+    from corpuskit.kernels.arrays import Bools, Bytes, Float64s, Int64s
     from corpuskit.stage import View, Volume
 
 
@@ -50,10 +49,10 @@ def counter_pattern() -> re.Pattern[str]:
 class Cuts(NamedTuple):
     """What was cut: (n,) document, bytes from its beginning, code into RULES; sorted, disjoint."""
 
-    rows: NDArray[np.int64]
-    starts: NDArray[np.int64]
-    ends: NDArray[np.int64]
-    codes: NDArray[np.uint8]
+    rows: Int64s
+    starts: Int64s
+    ends: Int64s
+    codes: Bytes
 
 
 class LineRules(StreamingStage):
@@ -155,15 +154,13 @@ class LineRules(StreamingStage):
             measures=measured if self.measures else {},
         )
 
-    def fails(self, rule: str, values: NDArray[np.float64]) -> NDArray[np.bool_]:
+    def fails(self, rule: str, values: Float64s) -> Bools:
         """Return which measured values break a rule; no words are too few only given a budget."""
         if rule == "empty":
             return values > (_NO_WORDS if self.max_removed_ratio is None else 0)
         return super().fails(rule, values)
 
-    def _counters(
-        self, data: NDArray[np.uint8], lines: linerules.MeasuredLines
-    ) -> NDArray[np.uint8]:
+    def _counters(self, data: Bytes, lines: linerules.MeasuredLines) -> Bytes:
         """Return which lines are counters; (L,) 0 or 1. Few pass the gate."""
         is_counter = np.zeros(len(lines.begins), np.uint8)
         if self.drop_counters:
@@ -174,8 +171,8 @@ class LineRules(StreamingStage):
         return is_counter
 
     def _pages_with_phrases(
-        self, data: NDArray[np.uint8], lines: linerules.MeasuredLines, line_codes: NDArray[np.uint8]
-    ) -> NDArray[np.int64]:
+        self, data: Bytes, lines: linerules.MeasuredLines, line_codes: Bytes
+    ) -> Int64s:
         """Return the documents in which a line that stays holds a phrase."""
         patterns = phrase_patterns(self.variant == "refinedweb")
         gated = (line_codes == 0) & (lines.gates & linerules.MAY_HOLD_PHRASE != 0)
@@ -186,9 +183,7 @@ class LineRules(StreamingStage):
         ]
         return np.unique(lines.rows(np.array(holding, np.int64)))
 
-    def _with_phrases(
-        self, text: Utf8, cuts: Cuts, chosen: NDArray[np.int64], flagged: NDArray[np.int64]
-    ) -> Cuts:
+    def _with_phrases(self, text: Utf8, cuts: Cuts, chosen: Int64s, flagged: Int64s) -> Cuts:
         """Return the cuts with those of phrases in some documents; adds to `flagged` words."""
         if len(chosen) == 0:
             return cuts
@@ -212,13 +207,8 @@ class LineRules(StreamingStage):
         return Cuts(rows, starts, ends, codes.astype(np.uint8))
 
     def _removed_ratio(
-        self,
-        text: Utf8,
-        lines: linerules.MeasuredLines,
-        after: Utf8,
-        cuts: Cuts,
-        flagged: NDArray[np.int64],
-    ) -> NDArray[np.float64]:
+        self, text: Utf8, lines: linerules.MeasuredLines, after: Utf8, cuts: Cuts, flagged: Int64s
+    ) -> Float64s:
         """Return the share of words that count as lost; NaN where there were none."""
         if self.variant == "refinedweb":
             before = np.add.reduceat(lines.counts[3], lines.bounds[:-1]) if len(text) else flagged
@@ -232,7 +222,7 @@ class LineRules(StreamingStage):
         return ratio
 
 
-def _content(data: NDArray[np.uint8], lines: linerules.MeasuredLines, line: int) -> str:
+def _content(data: Bytes, lines: linerules.MeasuredLines, line: int) -> str:
     return data[lines.edges[0, line] : lines.edges[1, line]].tobytes().decode()
 
 

@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Self
 
-    from numpy.typing import NDArray
-
+    from corpuskit.kernels.arrays import Bools, Bytes, Float64s, Int64s
     from corpuskit.stage import View, Volume
 
 Kind = Literal["email", "ipv4", "ipv6", "phone", "credit_card", "iban", "us_ssn", "secret"]
@@ -220,9 +219,7 @@ class Pii(StreamingStage):
             )
         return _select(matches, keep)
 
-    def _drops(
-        self, matches: PiiMatches, num_docs: int
-    ) -> tuple[NDArray[np.uint8] | None, NDArray[np.float64] | None]:
+    def _drops(self, matches: PiiMatches, num_docs: int) -> tuple[Bytes | None, Float64s | None]:
         """Return codes, and how many spans of the kind there are; None if no action is `drop`."""
         if "drop" not in set(map(self._action, KINDS)):
             return None, None
@@ -260,13 +257,13 @@ def is_address(text: str, *, only_public: bool) -> bool:
     return not only_public or address.is_global
 
 
-def _select(matches: PiiMatches, rows: NDArray[np.bool_]) -> PiiMatches:
+def _select(matches: PiiMatches, rows: Bools) -> PiiMatches:
     return PiiMatches(
         matches.rows[rows], matches.starts[rows], matches.ends[rows], matches.kinds[rows]
     )
 
 
-def _turns(matches: PiiMatches) -> NDArray[np.int64]:
+def _turns(matches: PiiMatches) -> Int64s:
     """Return of each span how many of its kind precede it in its document."""
     order = np.lexsort((matches.starts, matches.rows, matches.kinds))
     rows, kinds = matches.rows[order], matches.kinds[order]
@@ -300,7 +297,7 @@ def _mask(text: Utf8, matches: PiiMatches, character: str) -> Utf8:
     return _frozen(text.offsets - first, output)
 
 
-def _frozen(offsets: NDArray[np.int64], data: NDArray[np.uint8]) -> Utf8:
+def _frozen(offsets: Int64s, data: Bytes) -> Utf8:
     """Kernels are compiled for read-only arrays, as Arrow's are."""
     offsets.flags.writeable = data.flags.writeable = False
     return Utf8(offsets, data)

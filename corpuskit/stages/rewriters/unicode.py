@@ -17,8 +17,7 @@ from corpuskit.stage import Cost, Example, Outcome, Spans, StreamingStage
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from numpy.typing import NDArray
-
+    from corpuskit.kernels.arrays import Bytes
     from corpuskit.stage import View, Volume
 
 
@@ -154,7 +153,7 @@ class Unicode(StreamingStage):
             steps.append((5, functools.partial(INVISIBLE.sub, "")))
         return steps
 
-    def _bytes(self) -> NDArray[np.uint8]:
+    def _bytes(self) -> Bytes:
         """Return (256,) which bytes a text must hold to be changed by anything."""
         is_fixed = self.fix == "ftfy"
         wanted = np.zeros(256, np.uint8)
@@ -225,7 +224,7 @@ def _edges(before: bytes, after: bytes) -> tuple[int, int]:
     return start, end
 
 
-def _common(one: NDArray[np.uint8], other: NDArray[np.uint8]) -> int:
+def _common(one: Bytes, other: Bytes) -> int:
     differing = np.flatnonzero(one != other)
     return int(differing[0]) if len(differing) else len(one)
 

@@ -25,9 +25,8 @@ from corpuskit.storage import open_store
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from numpy.typing import NDArray
-
     from corpuskit.formats.manifest import Part
+    from corpuskit.kernels.arrays import Uint32s
     from corpuskit.storage import Store
     from corpuskit.train.likelihood import TaskItem
     from corpuskit.train.tasks import Question
@@ -56,7 +55,7 @@ class HeldOutDocument(NamedTuple):
             predicted, and spells none.
     """
 
-    tokens: NDArray[np.uint32]
+    tokens: Uint32s
     text_bytes: int
 
 
@@ -141,7 +140,7 @@ class HeldOutRun:
 
 
 def tokenize_batch(
-    stage: Tokenize, batch: pa.RecordBatch, spelling: Callable[[NDArray[np.uint32], bytes], int]
+    stage: Tokenize, batch: pa.RecordBatch, spelling: Callable[[Uint32s, bytes], int]
 ) -> Iterator[HeldOutDocument]:
     """Yield the documents of a batch as `pack` would have seen them.
 
@@ -248,11 +247,11 @@ def open_tokenizer(run_dir: str) -> Tokenize:
     )
 
 
-def bare_encoder(stage: Tokenize) -> Callable[[Sequence[str]], list[NDArray[np.uint32]]]:
+def bare_encoder(stage: Tokenize) -> Callable[[Sequence[str]], list[Uint32s]]:
     """Return a function of texts to their token ids, without what begins or ends documents."""
     bare = stage.model_copy(update={"add_bos": False, "add_eos": False})
 
-    def encode(texts: Sequence[str]) -> list[NDArray[np.uint32]]:
+    def encode(texts: Sequence[str]) -> list[Uint32s]:
         batch = pa.record_batch({"text": pa.array(texts, pa.large_string())})
         lists = bare.apply(View(batch)).columns["tokens"]
         ids = numbers(lists.values).astype(np.uint32, copy=False)
@@ -261,7 +260,7 @@ def bare_encoder(stage: Tokenize) -> Callable[[Sequence[str]], list[NDArray[np.u
     return encode
 
 
-def find_spelling(stage: Tokenize) -> Callable[[NDArray[np.uint32], bytes], int]:
+def find_spelling(stage: Tokenize) -> Callable[[Uint32s, bytes], int]:
     """Return a function of a document's tokens and text: bytes that its predicted tokens spell.
 
     They are exact, and compared with the text, where names of tokens say what they spell:
@@ -275,7 +274,7 @@ def find_spelling(stage: Tokenize) -> Callable[[NDArray[np.uint32], bytes], int]
         for table, spell in zip(tables, (_spell_bytes, _spell_pieces), strict=True):
             table[number] = b"" if name in silent else spell(name)
 
-    def predicted(tokens: NDArray[np.uint32], text: bytes) -> int:
+    def predicted(tokens: Uint32s, text: bytes) -> int:
         inner = tokens[1 : len(tokens) - stage.add_eos].tolist()
         if not inner or stage.add_bos:
             return len(text) if inner else 0

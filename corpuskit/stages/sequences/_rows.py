@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from corpuskit.kernels.arrays import Bytes, Int32s, Int64s
     from corpuskit.stage import Volume
 
 
@@ -37,11 +38,11 @@ class PackedDocuments(NamedTuple):
     """
 
     tokens: NDArray[np.generic]
-    num_tokens: NDArray[np.int64]
-    text_bytes: NDArray[np.int64]
-    keys: NDArray[np.int64]
-    copies: NDArray[np.int32]
-    bands: NDArray[np.int64]
+    num_tokens: Int64s
+    text_bytes: Int64s
+    keys: Int64s
+    copies: Int32s
+    bands: Int64s
 
     @classmethod
     def concatenate(cls, batches: Sequence[PackedDocuments]) -> PackedDocuments:
@@ -59,11 +60,11 @@ class DocumentPieces(NamedTuple):
         flags: of packed token shards.
     """
 
-    docs: NDArray[np.int64]
-    begins: NDArray[np.int64]
-    lengths: NDArray[np.int64]
-    text_bytes: NDArray[np.int64]
-    flags: NDArray[np.uint8]
+    docs: Int64s
+    begins: Int64s
+    lengths: Int64s
+    text_bytes: Int64s
+    flags: Bytes
 
     def part(self, begin: int, end: int) -> DocumentPieces:
         """Return pieces `[begin, end)` without copying."""
@@ -78,11 +79,11 @@ class RowWindow(NamedTuple):
     """Pieces that are packed together: (P,) the row of each among the window's `num_rows`."""
 
     pieces: DocumentPieces
-    places: NDArray[np.int64]
+    places: Int64s
     num_rows: int
 
 
-def groups(documents: PackedDocuments, band: int) -> Iterator[NDArray[np.int64]]:
+def groups(documents: PackedDocuments, band: int) -> Iterator[Int64s]:
     """Yield which documents of a band are packed together: those with a first copy, a second..."""
     chosen = np.flatnonzero((documents.bands == band) & (documents.copies > 0))
     for copy in range(int(documents.copies[chosen].max(initial=0))):
@@ -90,9 +91,7 @@ def groups(documents: PackedDocuments, band: int) -> Iterator[NDArray[np.int64]]
         yield chosen
 
 
-def cut(
-    documents: PackedDocuments, chosen: NDArray[np.int64], width: int, *, joined: bool
-) -> DocumentPieces:
+def cut(documents: PackedDocuments, chosen: Int64s, width: int, *, joined: bool) -> DocumentPieces:
     """Return documents as pieces that fit a row; `joined` lets one begin where another ends."""
     lengths = documents.num_tokens[chosen]
     docs, sizes, text_bytes, flags = cut_documents(
@@ -183,7 +182,7 @@ def row_bytes(rows: NDArray[np.generic]) -> pa.Array:
     return pa.Array.from_buffers(pa.binary(width), len(rows), [None, pa.py_buffer(rows)])
 
 
-def _lists(bounds: NDArray[np.int32], values: NDArray[np.generic]) -> pa.Array:
+def _lists(bounds: Int32s, values: NDArray[np.generic]) -> pa.Array:
     return pa.ListArray.from_arrays(pa.array(bounds), pa.array(values))
 
 

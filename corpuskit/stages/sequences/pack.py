@@ -29,8 +29,7 @@ from corpuskit.stages.sequences._rows import (
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from numpy.typing import NDArray
-
+    from corpuskit.kernels.arrays import Int64s
     from corpuskit.stage import Known, UnitContext, View, Volume
     from corpuskit.stages.sequences._rows import RowWindow
 
@@ -56,7 +55,7 @@ class Bands(Parameters):
             raise ValueError("must ascend")
         return edges
 
-    def of(self, view: View) -> NDArray[np.int64]:
+    def of(self, view: View) -> Int64s:
         """Return the band of each document, (N,), from 0."""
         values = to_numbers(view.column(self.column), self.column)
         bands = np.searchsorted(self.edges, values, side="right").astype(np.int64)
@@ -197,7 +196,7 @@ class Pack(CellStage):
         )
 
 
-def _write_ids(context: UnitContext, keys: NDArray[np.int64], ids: pa.Array) -> None:
+def _write_ids(context: UnitContext, keys: Int64s, ids: pa.Array) -> None:
     """Write the runs `ids` and `id_hashes` (docs/formats.md, mix plan)."""
     empty = hashlib.blake2b(digest_size=8)
     digests = []

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from corpuskit.kernels.arrays import Int64s
     from corpuskit.stage import PassContext, PassPlan, Volume
     from corpuskit.storage import Readable
 
@@ -124,7 +125,7 @@ class Shuffle(GlobalStage):
                 f"{unit.part.path}: {low - unit.low} rows, its seal says {unit.rows}. Run again."
             )
 
-    def _places(self, context: PassContext, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    def _places(self, context: PassContext, rows: Int64s) -> Int64s:
         """Return where rows go in their source; they are counted in it, or in their band."""
         source, counters = context.unit.source, context.counters("pack")
         seed = context.seed if self.seed is None else self.seed

@@ -39,8 +39,7 @@ from corpuskit.stages.sources._stream import InputStream, estimate_text
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from numpy.typing import NDArray
-
+    from corpuskit.kernels.arrays import Bools, Bytes, Int64s
     from corpuskit.stage import InputFile, Slice, Volume
     from corpuskit.stages.sources._records import RecordBlock
 
@@ -141,7 +140,7 @@ class Jsonl(ColumnSource):
 
 
 def _rejects(
-    block: RecordBlock, findings: BrokenRules, texts: pa.Array, sizes: NDArray[np.int64], most: int
+    block: RecordBlock, findings: BrokenRules, texts: pa.Array, sizes: Int64s, most: int
 ) -> Iterator[Reject]:
     for long in block.too_long:
         yield Reject(long.position, "too_long", long.size_bytes, most, long.head)
@@ -206,7 +205,7 @@ class Members:
         )
         self.replaced = self._taken.replaced
 
-    def _repair(self, odd: NDArray[np.int64], block: RecordBlock) -> None:
+    def _repair(self, odd: Int64s, block: RecordBlock) -> None:
         """Let Python read what the kernel did not, write it plainly, and take that apart."""
         self._starts = self._starts.copy()
         pieces, size = [self._data], len(self._data)
@@ -224,11 +223,11 @@ class Members:
         """Return the first member, unescaped; empty if it is not a string."""
         return large_strings(self._taken.text_offsets, self._taken.texts)
 
-    def kinds(self, slot: int) -> NDArray[np.uint8]:
+    def kinds(self, slot: int) -> Bytes:
         """Return the kinds of one member, (N,)."""
         return self._taken.kinds[:, slot].copy()
 
-    def strings(self, slot: int, kinds: NDArray[np.uint8] | None = None) -> pa.LargeStringArray:
+    def strings(self, slot: int, kinds: Bytes | None = None) -> pa.LargeStringArray:
         """Return strings, and numbers as they are written; null for the rest.
 
         Args:
@@ -243,10 +242,10 @@ class Members:
         self.replaced |= unescape(self._data, spans, kinds, out, offsets)
         return large_strings(offsets, out, ~has_value)
 
-    def _spans(self, slot: int) -> NDArray[np.int64]:
+    def _spans(self, slot: int) -> Int64s:
         return np.ascontiguousarray(self._taken.spans[:, slot])
 
-    def typed(self, slot: int, kind: pa.DataType) -> tuple[pa.Array, NDArray[np.bool_]]:
+    def typed(self, slot: int, kind: pa.DataType) -> tuple[pa.Array, Bools]:
         """Return a declared column and (N,) which of its values are of another type.
 
         A missing member and null are null; an integer is a float64, too.
@@ -272,12 +271,12 @@ class Members:
         return large_strings(offsets, self._taken.extra, np.diff(offsets) == 0).cast(pa.string())
 
 
-def _packed(names: Sequence[bytes]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+def _packed(names: Sequence[bytes]) -> tuple[Bytes, Int64s]:
     sizes = [0, *(len(name) for name in names)]
     return np.frombuffer(b"".join(names), np.uint8), np.cumsum(np.array(sizes, np.int64))
 
 
-def _not_utf8(block: RecordBlock) -> NDArray[np.int64]:
+def _not_utf8(block: RecordBlock) -> Int64s:
     """Return the rows that are not UTF-8; line feeds end sequences, so one test serves all rows."""
     if is_utf8(block.data):
         return np.empty(0, np.int64)

@@ -56,8 +56,7 @@ from corpuskit.stages.dedup.minhash_dedup.verification import (
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from numpy.typing import NDArray
-
+    from corpuskit.kernels.arrays import Int64s, Uint64s
     from corpuskit.stage import Known, PassContext, PassPlan, Volume
 
 
@@ -259,7 +258,7 @@ class MinhashDedup(schemes.Signing, ClusterStage):
 
     def sign_cell(self, context: PassContext) -> None:
         """Write the band keys of a cell's documents, sorted by hash."""
-        keys: list[NDArray[np.int64]] = []
+        keys: list[Int64s] = []
         hashes, priorities, ids, signatures, sets = [], [], [], [], []
         num_docs = 0
         wants_ids = self.index or self.signatures
@@ -355,7 +354,7 @@ class MinhashDedup(schemes.Signing, ClusterStage):
         else:
             verify_range(context, partial(single_link_clusters, threshold=self.verify))
 
-    def _priorities_of(self, context: PassContext, keys: NDArray[np.int64]) -> NDArray[np.uint64]:
+    def _priorities_of(self, context: PassContext, keys: Int64s) -> Uint64s:
         """Return the priorities of documents; 0 for reference documents. `keys` ascend."""
         priorities = np.zeros(len(keys), np.uint64)
         for part in context.parts("sign/priorities"):
@@ -367,7 +366,7 @@ class MinhashDedup(schemes.Signing, ClusterStage):
                 priorities[begin:end] = numbers(rows.column("priority"))[at]
         return priorities
 
-    def _sets(self, context: PassContext, keys: NDArray[np.int64]) -> Iterator[ShingleSets]:
+    def _sets(self, context: PassContext, keys: Int64s) -> Iterator[ShingleSets]:
         """Yield the shingle sets of some documents of this unit."""
         unit = context.unit
         if is_reference(unit):

@@ -30,8 +30,7 @@ from corpuskit.stages.dedup._cluster_stage import CLUSTER_BYTES, CLUSTERED
 from corpuskit.stages.dedup.minhash_dedup.verification import spread
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
+    from corpuskit.kernels.arrays import Int64s
     from corpuskit.stage import PassContext, PassPlan, Volume
 
 
@@ -101,9 +100,7 @@ def cut_round(stage: Joining, number: int, plan: PassPlan) -> list[Unit]:
     return _ranges(plan, number - 1) if is_needed else []
 
 
-def write_forest(
-    stage: Joining, context: PassContext, keys: NDArray[np.int64], roots: NDArray[np.int64]
-) -> None:
+def write_forest(stage: Joining, context: PassContext, keys: Int64s, roots: Int64s) -> None:
     """Write a forest: documents, ascending, and the root of each."""
     if stage.rounds:
         context.write_shuffle("forest", {"at": spread(keys), "key": keys, "other": roots})
@@ -150,9 +147,7 @@ def cut_cluster(stage: Joining, plan: PassPlan) -> list[Unit]:
     return [Unit(0)]
 
 
-def find_components(
-    stage: Joining, context: PassContext
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def find_components(stage: Joining, context: PassContext) -> tuple[Int64s, Int64s]:
     """Return documents, ascending, and the smallest of the component of each.
 
     Of a range these are its documents or, where clusters are ranked at once, the components whose

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from corpuskit.kernels.arrays import Int64s
     from corpuskit.stage import UnitContext
     from corpuskit.stage.view import View
     from corpuskit.stages.dedup.minhash_dedup.schemes import Scheme, Signatures, Signing
@@ -57,7 +58,7 @@ class SignatureSettings(NamedTuple):
 class Signed(NamedTuple):
     """Signatures of some documents: keys and ids, N long, and values, (N, K)."""
 
-    keys: NDArray[np.int64]
+    keys: Int64s
     ids: pa.Array
     values: NDArray[Any]
 

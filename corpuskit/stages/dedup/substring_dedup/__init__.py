@@ -42,8 +42,7 @@ from corpuskit.stages.dedup.substring_dedup.symbols import (
 if TYPE_CHECKING:
     from types import ModuleType
 
-    from numpy.typing import NDArray
-
+    from corpuskit.kernels.arrays import Bools, Float64s, Int64s
     from corpuskit.stage import Known, PassContext, View, Volume
     from corpuskit.stages.dedup.substring_dedup.symbols import DocumentSpans
 
@@ -184,8 +183,8 @@ class SubstringDedup(Search, GlobalStage):
         return ByteSpans(*join_spans(rows, starts, ends, self.min_fragment))
 
     def _decide(
-        self, context: PassContext, view: View, spans: ByteSpans, repeated: NDArray[np.float64]
-    ) -> NDArray[np.bool_]:
+        self, context: PassContext, view: View, spans: ByteSpans, repeated: Float64s
+    ) -> Bools:
         """Add ledger rows for what is cut or dropped; return which documents are dropped."""
         sizes = view.text.sizes()
         has_spans = repeated > 0
@@ -204,7 +203,7 @@ class SubstringDedup(Search, GlobalStage):
 
     def _add_ledger(
         self, context: PassContext, view: View, spans: ByteSpans, rule: str,
-        rows: NDArray[np.int64], values: NDArray[np.float64],
+        rows: Int64s, values: Float64s
     ) -> None:  # fmt: skip
         """Add a row for each of some documents, with all its spans."""
         if len(rows) == 0:

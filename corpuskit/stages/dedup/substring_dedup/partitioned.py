@@ -63,6 +63,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from corpuskit.kernels.arrays import Bytes, Int64s, Uint32s, Uint64s
     from corpuskit.stage import PassContext, PassPlan, Volume
     from corpuskit.stages.dedup.substring_dedup.symbols import Search
 
@@ -338,7 +339,7 @@ def recount_range(search: Search, context: PassContext) -> None:
     _count(context, REFINED, None)
 
 
-def _count(context: PassContext, runs: Sequence[str], most: int | None) -> NDArray[np.uint64]:
+def _count(context: PassContext, runs: Sequence[str], most: int | None) -> Uint64s:
     """Write the places of fingerprints with 2 to `most` rows; return those with more."""
     unit = context.unit
     tables, num_rows = [FINGERPRINTS.empty_table()], 0
@@ -370,9 +371,7 @@ def _count(context: PassContext, runs: Sequence[str], most: int | None) -> NDArr
     return hot
 
 
-def _drop_hot(
-    rows: pa.Table, hot: NDArray[np.uint64], most: int
-) -> tuple[pa.Table, NDArray[np.uint64]]:
+def _drop_hot(rows: pa.Table, hot: Uint64s, most: int) -> tuple[pa.Table, Uint64s]:
     """Take out fingerprints with more than `most` rows; return the rest, and all hot ones."""
     fps = numbers(rows.column("fp"))
     is_hot = group_sizes(fps) > most
@@ -483,8 +482,8 @@ class Combined(NamedTuple):
     """
 
     columns: dict[str, NDArray[Any]]
-    begins: NDArray[np.int64]
-    values: NDArray[np.uint8]
+    begins: Int64s
+    values: Bytes
     width: int
     repeats: list[NDArray[Any]]
 
@@ -536,11 +535,7 @@ def _read_cell(search: Search, context: PassContext) -> Symbols:
 
 
 def repeated_spans(
-    search: Search,
-    first: NDArray[np.int64],
-    keys: NDArray[np.int64],
-    starts: NDArray[np.uint32],
-    lengths: NDArray[np.int64],
+    search: Search, first: Int64s, keys: Int64s, starts: Uint32s, lengths: Int64s
 ) -> list[NDArray[Any]]:
     """Return the windows of contexts that are repeated, being equal to another one, as in SPANS.
 
@@ -582,9 +577,7 @@ def _merge_kinds(columns: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
     return [values[order] for values in (*merged, kinds)]
 
 
-def merge_spans(
-    keys: NDArray[np.int64], starts: NDArray[np.int64], ends: NDArray[np.int64]
-) -> DocumentSpans:
+def merge_spans(keys: Int64s, starts: Int64s, ends: Int64s) -> DocumentSpans:
     """Sort spans and join those that touch. O(S)."""
     order = order_keys(starts)
     order = order[order_keys(keys[order])]
@@ -597,7 +590,7 @@ def merge_spans(
     return DocumentSpans(keys[opens], starts[opens], reach[closes] & ((1 << 33) - 1))
 
 
-def count_groups(context: PassContext, sizes: NDArray[np.int64]) -> None:
+def count_groups(context: PassContext, sizes: Int64s) -> None:
     """Count large groups by powers of two; `sizes` has that of its group for each row."""
     groups = np.bincount(sizes[sizes >= _LARGE])
     for size in np.flatnonzero(groups).tolist():

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from corpuskit.kernels.arrays import Bytes, Int64s
     from corpuskit.stage import PassContext, PassPlan, Volume
     from corpuskit.stages.dedup.substring_dedup.symbols import Search
 
@@ -206,7 +207,7 @@ def _check_fits(search: Search, num_symbols: int, memory_bytes: int) -> None:
         )
 
 
-def _groups(totals: NDArray[np.int64], most: int) -> Iterator[tuple[int, int]]:
+def _groups(totals: Int64s, most: int) -> Iterator[tuple[int, int]]:
     """Yield ranges of scopes that together have at most `most` symbols, or one scope."""
     first = size = 0
     for scope, total in enumerate(totals.tolist()):
@@ -237,9 +238,7 @@ def _search_scopes(search: Search, texts: pa.Table) -> Iterator[DocumentSpans]:
         yield DocumentSpans(keys[rows][docs], starts, ends)
 
 
-def _lay_out(
-    rows: NDArray[np.int64], offsets: NDArray[np.int64], values: NDArray[Any]
-) -> tuple[NDArray[np.int64], NDArray[Any]]:
+def _lay_out(rows: Int64s, offsets: Int64s, values: NDArray[Any]) -> tuple[Int64s, NDArray[Any]]:
     """Return texts one after another, a separator after each: offsets and symbols."""
     separator = _SEPARATOR if values.itemsize == 1 else values.max() + np.uint32(1)
     sizes = np.diff(offsets)[rows] + 1
@@ -251,9 +250,7 @@ def _lay_out(
     return bounds, symbols
 
 
-def _flag_windows(
-    search: Search, bounds: NDArray[np.int64], symbols: NDArray[Any]
-) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+def _flag_windows(search: Search, bounds: Int64s, symbols: NDArray[Any]) -> tuple[Bytes, Bytes]:
     """Return which windows are cut, and which stay whole whatever overlaps them, (M,) each."""
     order = require_library()(symbols)
     flags = link_windows(symbols, bounds, order, search.window)

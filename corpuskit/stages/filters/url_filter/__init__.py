@@ -18,11 +18,10 @@ from corpuskit.stages.filters._lists import file_of
 from corpuskit.stages.filters.url_filter import lists as url_lists
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
+    from corpuskit.kernels.arrays import Bytes, Int64s
     from corpuskit.stage import Known, View, Volume
 
-    Hosts = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.uint8]]
+    Hosts = tuple[Int64s, Int64s, Bytes]
 
 _MISSING = "missing_url"
 _OWN: dict[str, Any] = {"use_integrated_lists": False}
@@ -173,7 +172,7 @@ class UrlFilter(StreamingStage):
         )
 
 
-def _hosts(offsets: NDArray[np.int64], data: NDArray[np.uint8]) -> tuple[Hosts, Hosts]:
+def _hosts(offsets: Int64s, data: Bytes) -> tuple[Hosts, Hosts]:
     """Return the hosts of URLs unchanged, and in lower case.
 
     Few hosts hold wide characters; those are worked out here and put after the data of the URLs.
@@ -198,13 +197,7 @@ def _wide_host(host: str) -> str:
     return host.strip().translate(_WIDE_STOPS).rstrip(".")
 
 
-def _appended(
-    starts: NDArray[np.int64],
-    ends: NDArray[np.int64],
-    data: NDArray[np.uint8],
-    rows: NDArray[np.int64],
-    hosts: list[bytes],
-) -> Hosts:
+def _appended(starts: Int64s, ends: Int64s, data: Bytes, rows: Int64s, hosts: list[bytes]) -> Hosts:
     """Return hosts of which some rows are others; read-only, as Arrow's buffers are."""
     if len(rows):
         starts, ends = starts.copy(), ends.copy()

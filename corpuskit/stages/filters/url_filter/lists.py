@@ -47,6 +47,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from corpuskit.kernels.arrays import Bytes, Int64s
+
     Entries = tuple[str, ...]
 
 _FORMAT = 2
@@ -207,7 +209,7 @@ def _compile(lists: UrlLists, scratch: Path) -> Iterator[tuple[str, Iterable[NDA
             chunks = itertools.chain(chunks, _integrated(member))
         folder = scratch / name
         folder.mkdir()
-        blocks: list[NDArray[np.int64]] = []
+        blocks: list[Int64s] = []
         yield f"{name}.data", _coded(_sorted_runs(chunks, folder), blocks)
         yield f"{name}.blocks", blocks
 
@@ -397,9 +399,7 @@ def _first_at(run: pa.Array, bound: bytes | None) -> int:
     return bisect.bisect_left(range(len(run)), bound, key=lambda row: run[row].as_py())
 
 
-def _coded(
-    strings: Iterable[pa.Array], blocks: list[NDArray[np.int64]]
-) -> Iterator[NDArray[np.uint8]]:
+def _coded(strings: Iterable[pa.Array], blocks: list[Int64s]) -> Iterator[Bytes]:
     """Yield sorted strings front-coded; fill `blocks` with where the blocks begin, and the end."""
     size = 0
     left = pa.array([], pa.large_binary())

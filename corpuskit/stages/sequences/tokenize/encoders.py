@@ -22,8 +22,7 @@ from corpuskit.kernels.jit import inline, kernel
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from numpy.typing import NDArray
-
+    from corpuskit.kernels.arrays import Bools, Bytes, Int64s, Uint32s
     from corpuskit.stages.sequences.tokenize.sentencepiece import SentencePieceModel
 
 
@@ -33,8 +32,8 @@ BATCH_DOCS = 256
 class Ids(NamedTuple):
     """Token ids of documents: those of document i are `ids[offsets[i]:offsets[i + 1]]`."""
 
-    ids: NDArray[np.uint32]
-    offsets: NDArray[np.int64]
+    ids: Uint32s
+    offsets: Int64s
 
 
 class Encoder(Protocol):
@@ -132,7 +131,7 @@ def same(left: Ids, right: Ids) -> bool:
     )
 
 
-def _content(encoded: Ids) -> NDArray[np.uint32]:
+def _content(encoded: Ids) -> Uint32s:
     return encoded.ids[encoded.offsets[0] : encoded.offsets[-1]]
 
 
@@ -233,7 +232,7 @@ class GigatokenEncoder:
             self._check(texts, encoded)
         return encoded
 
-    def _encode(self, texts: pa.Array, odd: NDArray[np.bool_]) -> Ids:
+    def _encode(self, texts: pa.Array, odd: Bools) -> Ids:
         """Encode texts, the odd ones with the reference."""
         offsets, data = utf8(texts)
         # Not as a batch: that answers in arrays of awkward, whose import takes 0.3 CPU s.
@@ -286,7 +285,7 @@ PRIVATE = 0xF0000
 
 
 @functools.cache
-def disputed(*, normalizes: bool) -> NDArray[np.uint8]:
+def disputed(*, normalizes: bool) -> Bytes:
     """Return a bitmap, (0x22000,) uint8, of the code points on which the engines may differ.
 
     Those that the reference's Unicode has not assigned. Its normalizers are older still (they don't
@@ -299,7 +298,7 @@ def disputed(*, normalizes: bool) -> NDArray[np.uint8]:
     return kept.arrays["bits"]
 
 
-def _ask(normalizes: bool) -> NDArray[np.uint8]:
+def _ask(normalizes: bool) -> Bytes:
     marked = np.ones(0x110000, np.uint8)
     marked[PLANES] = marked[PRIVATE:] = 0
     marked[_matching(r"[^\p{Cn}]")] = 1
@@ -310,7 +309,7 @@ def _ask(normalizes: bool) -> NDArray[np.uint8]:
     return np.packbits(marked, bitorder="little")
 
 
-def _matching(others: str) -> NDArray[np.uint32]:
+def _matching(others: str) -> Uint32s:
     """Return the code points that Hugging Face's regular expressions do not put in `others`."""
     from tokenizers import Regex, normalizers
 
@@ -322,9 +321,7 @@ def _matching(others: str) -> NDArray[np.uint32]:
 
 
 @kernel
-def find_disputed(
-    offsets: NDArray[np.int64], data: NDArray[np.uint8], marked: NDArray[np.uint8]
-) -> NDArray[np.bool_]:
+def find_disputed(offsets: Int64s, data: Bytes, marked: Bytes) -> Bools:
     """Return which texts hold a marked code point, (N,). O(B), stops at the first in each text.
 
     Args:
@@ -352,7 +349,7 @@ def find_disputed(
 
 
 @inline
-def _is_ascii(block: NDArray[np.uint8]) -> bool:
+def _is_ascii(block: Bytes) -> bool:
     """Say whether 32 bytes are all ASCII, without a branch per byte."""
     together = np.uint8(0)
     for place in range(32):

@@ -36,8 +36,7 @@ from corpuskit.stages.sequences.tokenize.encoders import (
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from numpy.typing import NDArray
-
+    from corpuskit.kernels.arrays import Int64s
     from corpuskit.stages.sequences.tokenize.encoders import Encoder
     from corpuskit.stages.sequences.tokenize.sentencepiece import SentencePieceModel
 
@@ -227,7 +226,7 @@ def check_edges(path: str) -> None:
     check_engine(Named(path))
 
 
-def token_edges(path: str, text: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def token_edges(path: str, text: str) -> tuple[Int64s, Int64s]:
     """Return where each token of a text begins and ends, (T,), in bytes.
 
     Tokens that share a character have the bounds of that character.

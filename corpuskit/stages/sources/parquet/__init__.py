@@ -43,9 +43,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     import pyarrow.parquet as pq
-    from numpy.typing import NDArray
 
     from corpuskit.formats.batch import Utf8
+    from corpuskit.kernels.arrays import Bools, Int64s
     from corpuskit.stage import InputFile, Source, Volume
 
 
@@ -72,7 +72,7 @@ class ParquetRows(NamedTuple):
     """
 
     place: str
-    keys: NDArray[np.int64]
+    keys: Int64s
     batch: pa.RecordBatch
     allowed: int
     size_bytes: int
@@ -339,11 +339,7 @@ def _together(parts: list[ParquetRows]) -> ParquetRows:
 
 
 def _rejects(
-    findings: BrokenRules,
-    keys: NDArray[np.int64],
-    content: Utf8,
-    sizes: NDArray[np.int64],
-    most: int,
+    findings: BrokenRules, keys: Int64s, content: Utf8, sizes: Int64s, most: int
 ) -> Iterator[Reject]:
     for row, rule in findings.rows():
         text = None if rule == "bad_text" else content.row(row).decode("utf-8", "replace")
@@ -524,7 +520,7 @@ def _serves(kind: pa.DataType, role: str, declared: str) -> bool:
     return bool(tests[declared])
 
 
-def _typed(column: pa.Array, kind: pa.DataType) -> tuple[pa.Array, NDArray[np.bool_]]:
+def _typed(column: pa.Array, kind: pa.DataType) -> tuple[pa.Array, Bools]:
     """Return a column as another type, and (N,) which values are not of that type."""
     is_bad = np.zeros(len(column), np.bool_)
     if is_textual(column.type):
@@ -542,7 +538,7 @@ def _typed(column: pa.Array, kind: pa.DataType) -> tuple[pa.Array, NDArray[np.bo
     return in_known_zone(column).cast(kind, safe=kind != pa.float64()), is_bad
 
 
-def _starts_with_mark(texts: Utf8) -> NDArray[np.bool_]:
+def _starts_with_mark(texts: Utf8) -> Bools:
     """Return (N,) which texts start with a byte order mark."""
     starts = texts.offsets[:-1][texts.sizes() >= 3]
     has_mark = np.zeros(len(texts), np.bool_)

@@ -21,7 +21,7 @@ from corpuskit.stages.sources._json import PLAIN
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from numpy.typing import NDArray
+    from corpuskit.kernels.arrays import Bytes, Int64s
 
 
 HEX = np.frombuffer(b"0123456789abcdef", np.uint8)
@@ -217,9 +217,7 @@ def _plain(value: Any) -> Any:
 
 
 @kernel
-def quote(
-    offsets: NDArray[np.int64], data: NDArray[np.uint8]
-) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
+def quote(offsets: Int64s, data: Bytes) -> tuple[Int64s, Bytes]:
     """Write texts as JSON strings: O(B), allocates what it returns, offsets (N + 1,) and bytes."""
     num = len(offsets) - 1
     places = np.zeros(num + 1, np.int64)
