@@ -6,15 +6,10 @@ that passes for another can be built.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
+from corpuskit.kernels.arrays import Bytes, Int64s, Uint64s
 from corpuskit.kernels.jit import inline, kernel
-
-if TYPE_CHECKING:
-    from corpuskit.kernels.arrays import Bytes, Int64s, Uint64s
-
 
 _PRIME_1 = np.uint64(0x9E3779B185EBCA87)
 _PRIME_2 = np.uint64(0xC2B2AE3D27D4EB4F)

@@ -6,10 +6,11 @@ Letters: N documents, B bytes, U units (lines or paragraphs).
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
 import numpy as np
 
+from corpuskit.kernels.arrays import Bools, Bytes, Int32s, Int64s, Uint32s, Uint64s
 from corpuskit.kernels.hashing import load64, store64, xxh64
 from corpuskit.kernels.jit import inline, kernel
 from corpuskit.kernels.utf8 import (
@@ -22,12 +23,6 @@ from corpuskit.kernels.utf8 import (
     skip_space_back,
     space_width,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from corpuskit.kernels.arrays import Bools, Bytes, Int32s, Int64s, Uint32s, Uint64s
-
 
 _ONES, _SEVENS = np.uint64(0x0101010101010101), np.uint64(0x7F7F7F7F7F7F7F7F)
 _HIGHS = np.uint64(0x8080808080808080)

@@ -9,16 +9,11 @@ one pair per token, in order of priority, gives the same ids as the priorities.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
+from corpuskit.kernels.arrays import Int64s
 from corpuskit.kernels.jit import kernel
 from corpuskit.kernels.stringset import Table, look_up
-
-if TYPE_CHECKING:
-    from corpuskit.kernels.arrays import Int64s
-
 
 NEVER = np.int64(1) << np.int64(62)
 

@@ -9,20 +9,15 @@ and two documents whose Jaccard similarity is J agree in at least one band with 
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from corpuskit.kernels.arrays import AnyArray, Bools, Bytes, Int32s, Int64s, Uint32s, Uint64s
 from corpuskit.kernels.hashing import mix64, polynomials, xxh64
 from corpuskit.kernels.jit import inline, kernel
 from corpuskit.kernels.utf8 import char_width, characters, code_point
 from corpuskit.kernels.wordhash import BYTE_KINDS, word_hashes
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from corpuskit.kernels.arrays import Bools, Bytes, Int32s, Int64s, Uint32s, Uint64s
-
 
 PRIME = (1 << 61) - 1
 """A Mersenne prime: the remainder needs no division."""
@@ -317,9 +312,7 @@ _LOW = np.uint64(0xFFFFFFFF)
 _ALL = np.uint64(0xFFFFFFFFFFFFFFFF)
 
 
-def affine_permutations(
-    num_hashes: int, seed: int, width: int
-) -> tuple[NDArray[Any], NDArray[Any]]:
+def affine_permutations(num_hashes: int, seed: int, width: int) -> tuple[AnyArray, AnyArray]:
     """Return odd a and any b below 2**width, (K,) each, of uint32 or uint64.
 
     Source: datasketch 2.0.0 MinHash._init_permutations, schemes affine32 and affine64.

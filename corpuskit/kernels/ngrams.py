@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
+from corpuskit.kernels.arrays import Bytes, Int32s, Int64s, Uint32s, Uint64s
 from corpuskit.kernels.hashing import load64, store64, xxh64
 from corpuskit.kernels.jit import inline, kernel
 from corpuskit.kernels.utf8 import (
@@ -17,9 +18,6 @@ from corpuskit.kernels.utf8 import (
     code_point,
     write_char,
 )
-
-if TYPE_CHECKING:
-    from corpuskit.kernels.arrays import Bytes, Int32s, Int64s, Uint32s, Uint64s
 
 
 class JoinedWords(NamedTuple):

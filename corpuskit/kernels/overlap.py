@@ -6,17 +6,14 @@ one of them; `align` says which of its words a stretch holds; `shared_runs` find
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from corpuskit.kernels.arrays import Bytes, Float64s, Int32s, Int64s, Uint64s
 from corpuskit.kernels.hashing import mix64
 from corpuskit.kernels.jit import kernel
 from corpuskit.kernels.wordhash import fold_words, hash_words
-
-if TYPE_CHECKING:
-    from corpuskit.kernels.arrays import Bytes, Float64s, Int32s, Int64s, Uint64s
-
 
 _EDGE, _PART, _TEXT, _BOTH, _PART_JOIN, _TEXT_JOIN = range(6)
 """Moves of an alignment: begin, skip a word of the part, of the text, match, match with two words

@@ -12,17 +12,12 @@ inequality, which 1 - Jaccard obeys.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from corpuskit.kernels.arrays import AnyArray, Float64s, Int32s, Int64s, Uint64s
 from corpuskit.kernels.jit import kernel
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from corpuskit.kernels.arrays import Float64s, Int32s, Int64s, Uint64s
-
 
 FEW = 12
 """Up to this many sets, all pairs are compared, without an index."""
@@ -517,7 +512,7 @@ def most_size(size: int, shared: int, threshold: float) -> int:
 
 @kernel
 def overlap(
-    elements: NDArray[Any], one: int, one_end: int, other: int, other_end: int, least: int
+    elements: AnyArray, one: int, one_end: int, other: int, other_end: int, least: int
 ) -> int:
     """Return how many elements two ascending ranges of `elements` share, -1 if under `least`.
 

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import numpy as np
 
+from corpuskit.kernels.arrays import Bytes, Int64s
 from corpuskit.kernels.jit import kernel
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from corpuskit.kernels.arrays import Bytes, Int64s
 
 
 def replace_spans(

@@ -8,15 +8,12 @@ something near is looked up.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from corpuskit.kernels.arrays import Bytes, Int64s
 from corpuskit.kernels.jit import kernel
-
-if TYPE_CHECKING:
-    from corpuskit.kernels.arrays import Bytes, Int64s
-
 
 HASH_START = np.uint64(0xCBF29CE484222325)
 HASH_PRIME = np.uint64(0x100000001B3)

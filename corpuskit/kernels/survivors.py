@@ -10,15 +10,11 @@ order (Blelloch, Fineman, Shun 2012), with edges that need not hold both ways.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
+from corpuskit.kernels.arrays import Bools, Float64s, Int32s, Int64s, Uint64s
 from corpuskit.kernels.jit import kernel
 from corpuskit.kernels.singlelink import FEW, least_overlap, least_size, overlap, shared_ranks
-
-if TYPE_CHECKING:
-    from corpuskit.kernels.arrays import Bools, Float64s, Int32s, Int64s, Uint64s
 
 
 def first_holders(

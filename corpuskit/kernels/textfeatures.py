@@ -11,10 +11,11 @@ from __future__ import annotations
 import functools
 import math
 import unicodedata
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from corpuskit.kernels.arrays import Bools, Bytes, Float32s, Float64s, Int32s, Int64s, Uint32s
 from corpuskit.kernels.hashing import mix64
 from corpuskit.kernels.jit import inline, kernel
 from corpuskit.kernels.utf8 import (
@@ -27,10 +28,6 @@ from corpuskit.kernels.utf8 import (
     code_point,
     write_char,
 )
-
-if TYPE_CHECKING:
-    from corpuskit.kernels.arrays import Bools, Bytes, Float32s, Float64s, Int32s, Int64s, Uint32s
-
 
 LOWER, PUNCTUATION, DIGITS = 1, 2, 4
 """Bits of what is normalised."""

@@ -6,14 +6,10 @@ specification; Apache Parquet format 2, parquet.thrift.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
+from corpuskit.kernels.arrays import Bytes, Int64s
 from corpuskit.kernels.jit import kernel
-
-if TYPE_CHECKING:
-    from corpuskit.kernels.arrays import Bytes, Int64s
 
 FIELDS = 9
 """One more than the number of any field that is looked at in a page header."""

@@ -8,17 +8,12 @@ from __future__ import annotations
 import functools
 import re
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import numpy as np
 
+from corpuskit.kernels.arrays import Bools, Bytes, Int64s, Uint32s
 from corpuskit.kernels.jit import inline, kernel
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from corpuskit.kernels.arrays import Bools, Bytes, Int64s, Uint32s
-
 
 ELLIPSIS = "\u2026"
 BULLET = "\u2022"

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import functools
 import unicodedata
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from corpuskit.kernels.arrays import Bytes, Int32s, Int64s, Uint32s, Uint64s
 from corpuskit.kernels.hashing import load64, load_tail, mix64
 from corpuskit.kernels.jit import inline, kernel
 from corpuskit.kernels.utf8 import (
@@ -25,10 +25,6 @@ from corpuskit.kernels.utf8 import (
     characters,
     code_point,
 )
-
-if TYPE_CHECKING:
-    from corpuskit.kernels.arrays import Bytes, Int32s, Int64s, Uint32s, Uint64s
-
 
 _HIGH_BITS = np.uint64(0x8080808080808080)
 _LOWER_BITS = np.uint64(0x2020202020202020)

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from corpuskit.formats.batch import Utf8, large_strings, numbers, utf8
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from corpuskit.kernels.arrays import Bytes, Float64s, Int64s
+from corpuskit.kernels.arrays import Bytes, Float64s, Int64s
 
 Fact = TypeVar("Fact")
 

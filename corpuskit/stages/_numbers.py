@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -12,9 +12,7 @@ import pyarrow.compute as pc
 from corpuskit.errors import DataError, UsageError
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from corpuskit.kernels.arrays import Bools, Float64s
+    from corpuskit.kernels.arrays import AnyArray, Bools, Float64s
     from corpuskit.stage import Known
 
 _NAMES = frozenset({"text", "extra"})
@@ -77,7 +75,7 @@ def to_strings(column: pa.Array, name: str) -> pa.Array:
     return column.cast(pa.string())
 
 
-def among(values: NDArray[Any], chosen: NDArray[Any]) -> Bools:
+def among(values: AnyArray, chosen: AnyArray) -> Bools:
     """Return which values occur in `chosen`, which is sorted; O(V log C)."""
     if len(chosen) == 0:
         return np.zeros(len(values), np.bool_)

@@ -6,11 +6,11 @@ import functools
 import itertools
 import re
 import unicodedata
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from corpuskit.formats.batch import frozen
+from corpuskit.kernels.arrays import Bytes, Int64s
 from corpuskit.kernels.folding import (
     BECOMES,
     DIGIT,
@@ -23,10 +23,6 @@ from corpuskit.kernels.folding import (
     simplify,
 )
 from corpuskit.kernels.utf8 import PUNCTUATION
-
-if TYPE_CHECKING:
-    from corpuskit.kernels.arrays import Bytes, Int64s
-
 
 _NUM_CODES = 0x40000
 """Planes 0 to 3; of the others only plane 14 has characters that change."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from corpuskit.kernels.arrays import Bytes, Int32s, Int64s
 from corpuskit.kernels.jit import kernel
 from corpuskit.kernels.spans import add_cut, close_gap, fill_gap, replace_spans
 from corpuskit.kernels.utf8 import (
@@ -18,11 +19,7 @@ from corpuskit.kernels.utf8 import (
     skip_space_back,
     space_width,
 )
-from corpuskit.kernels.words.lexicon import PUNCT, SENTENCE_END
-
-if TYPE_CHECKING:
-    from corpuskit.kernels.arrays import Bytes, Int32s, Int64s
-    from corpuskit.kernels.words.lexicon import Words
+from corpuskit.kernels.words.lexicon import PUNCT, SENTENCE_END, Words
 
 
 class LineDraft(NamedTuple):

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from corpuskit.kernels.arrays import Bytes, Float64s, Int64s
 from corpuskit.kernels.jit import kernel
 from corpuskit.kernels.utf8 import char_table, char_width, code_point, line_break_width
-
-if TYPE_CHECKING:
-    from corpuskit.kernels.arrays import Bytes, Float64s, Int64s
-
 
 MEASURES = (
     *("num_chars", "num_lines", "line_chars", "mean_line_chars", "alnum_ratio", "alpha_ratio"),

@@ -4,27 +4,16 @@ from __future__ import annotations
 
 import functools
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Collection
 
 import numpy as np
 
+from corpuskit.kernels.arrays import Bytes, Float64s, Int64s, Uint64s
 from corpuskit.kernels.hashing import xxh64
 from corpuskit.kernels.jit import kernel
 from corpuskit.kernels.utf8 import TERMINAL, code_point, count_chars, skip_space
 
-if TYPE_CHECKING:
-    from collections.abc import Collection
-
-    from corpuskit.kernels.arrays import Bytes, Float64s, Int64s, Uint64s
-
-
-MEASURES = (
-    "num_lines",
-    "line_punct_ratio",
-    "short_line_ratio",
-    "char_dup_ratio",
-    "num_newlines",
-)
+MEASURES = ("num_lines", "line_punct_ratio", "short_line_ratio", "char_dup_ratio", "num_newlines")
 
 
 def measure_lines(

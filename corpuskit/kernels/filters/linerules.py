@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from corpuskit.kernels.arrays import Bytes, Float64s, Int64s
 from corpuskit.kernels.filters.fineweb import count_newlines
 from corpuskit.kernels.filters.quality import count_tokens
 from corpuskit.kernels.jit import kernel
@@ -18,10 +19,6 @@ from corpuskit.kernels.utf8 import (
     skip_space,
     skip_space_back,
 )
-
-if TYPE_CHECKING:
-    from corpuskit.kernels.arrays import Bytes, Float64s, Int64s
-
 
 UPPERCASE, NUMERIC, COUNTER, TOO_FEW_WORDS, PHRASE, WHITESPACE = 1, 2, 3, 4, 5, 6
 """Codes of lines that go."""

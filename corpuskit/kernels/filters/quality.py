@@ -18,7 +18,7 @@ from corpuskit.kernels.utf8 import (
     skip_space_back,
     wide_space_width,
 )
-from corpuskit.kernels.words.lexicon import ALPHA, SOLID, char_kinds, same_bytes
+from corpuskit.kernels.words.lexicon import ALPHA, SOLID, Words, char_kinds, same_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from corpuskit.kernels.arrays import Bytes, Float64s, Int32s, Int64s, Uint64s
-    from corpuskit.kernels.words.lexicon import Words
 
 
 MEASURES = (

@@ -8,20 +8,16 @@ L is the longest run of words, 10.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
+from corpuskit.kernels.arrays import Bools, Bytes, Float64s, Int32s, Int64s, Uint64s
 from corpuskit.kernels.hashing import xxh64
 from corpuskit.kernels.jit import inline, kernel
 from corpuskit.kernels.lines import find_newlines
 from corpuskit.kernels.utf8 import char_table, code_point, count_chars, skip_space, skip_space_back
-from corpuskit.kernels.words.lexicon import folded, product
-
-if TYPE_CHECKING:
-    from corpuskit.kernels.arrays import Bools, Bytes, Float64s, Int32s, Int64s, Uint64s
-    from corpuskit.kernels.words.lexicon import Words
-
+from corpuskit.kernels.words.lexicon import Words, folded, product
 
 LONGEST = 10
 """Longest run of words."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterable
+from typing import NamedTuple
 
 import numpy as np
 
+from corpuskit.kernels.arrays import Bools, Bytes, Int32s, Int64s
 from corpuskit.kernels.jit import inline, kernel
 from corpuskit.kernels.stringset import (
     HASH_PRIME,
@@ -17,12 +19,7 @@ from corpuskit.kernels.stringset import (
     look_up,
 )
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from corpuskit.kernels.arrays import Bools, Bytes, Int32s, Int64s
-
-    Hosts = tuple[Int64s, Int64s, Bytes]  # where they begin, where they end, in these bytes
+Hosts = tuple[Int64s, Int64s, Bytes]  # where they begin, where they end, in these bytes
 
 MEMBER, END, WILDCARD, EXCEPTION = 1, 2, 4, 8
 """Kinds of a suffix: it occurs among the rules' labels; a rule ends there; any label may come

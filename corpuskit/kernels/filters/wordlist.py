@@ -10,21 +10,17 @@ of 400 does.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterable
+from typing import NamedTuple
 
 import numpy as np
 
+from corpuskit.kernels.arrays import Bytes, Int32s, Int64s, Uint32s
 from corpuskit.kernels.hashing import load64, load_tail, mix64
 from corpuskit.kernels.jit import kernel
 from corpuskit.kernels.stringset import HASH_PRIME, HASH_START, Table, find, make_table
 from corpuskit.kernels.utf8 import char_width, characters, code_point
 from corpuskit.kernels.wordhash import BYTE_KINDS, word_edges
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from corpuskit.kernels.arrays import Bytes, Int32s, Int64s, Uint32s
-
 
 _ALL_BITS = np.uint64(0xFFFFFFFFFFFFFFFF)
 _HIGH_BITS = np.uint64(0x8080808080808080)

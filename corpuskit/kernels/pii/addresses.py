@@ -7,10 +7,10 @@ tests/oracles/pii.py; the tests hold the two together.
 from __future__ import annotations
 
 import ipaddress
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from corpuskit.kernels.arrays import Bytes, Uint64s
 from corpuskit.kernels.jit import kernel
 from corpuskit.kernels.pii.bytes import (
     CLASS,
@@ -24,10 +24,6 @@ from corpuskit.kernels.pii.bytes import (
     packed,
     word_before,
 )
-
-if TYPE_CHECKING:
-    from corpuskit.kernels.arrays import Bytes, Uint64s
-
 
 IMAGES = ("png", "jpg", "jpeg", "gif", "svg", "webp")
 """Not top-level domains: `icon@2x.png` is a file."""

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
+from corpuskit.kernels.arrays import Bytes, Uint64s
 from corpuskit.kernels.jit import kernel
-
-if TYPE_CHECKING:
-    from corpuskit.kernels.arrays import Bytes, Uint64s
-
 
 DIGIT, HEX, WORD, LOCAL, LABEL, LETTER, TOKEN, SEPARATOR = 1, 2, 4, 8, 16, 32, 64, 128
 

@@ -6,10 +6,9 @@ linear in the text whatever it holds. tests/oracles/pii.py says the same with `r
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
+from corpuskit.kernels.arrays import Bytes, Int64s
 from corpuskit.kernels.jit import kernel
 from corpuskit.kernels.pii.bytes import (
     CLASS,
@@ -34,10 +33,6 @@ from corpuskit.kernels.pii.bytes import (
     packed,
     word_before,
 )
-
-if TYPE_CHECKING:
-    from corpuskit.kernels.arrays import Bytes, Int64s
-
 
 PHONE, CARD, IBAN, SSN = 1, 2, 4, 8
 """Bits of the kinds to look for, and what `find_number` returns."""

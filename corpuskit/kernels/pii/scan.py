@@ -9,10 +9,12 @@ together.
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Collection
+from typing import NamedTuple
 
 import numpy as np
 
+from corpuskit.kernels.arrays import Bools, Bytes, Int64s, Uint64s
 from corpuskit.kernels.jit import kernel
 from corpuskit.kernels.pii.addresses import find_email, find_ipv4, find_ipv6
 from corpuskit.kernels.pii.bytes import (
@@ -30,12 +32,6 @@ from corpuskit.kernels.pii.bytes import (
     is_in,
 )
 from corpuskit.kernels.pii.numbers import CARD, IBAN, PHONE, SSN, find_number
-
-if TYPE_CHECKING:
-    from collections.abc import Collection
-
-    from corpuskit.kernels.arrays import Bools, Bytes, Int64s, Uint64s
-
 
 KINDS = ("email", "ipv4", "ipv6", "phone", "credit_card", "iban", "us_ssn", "secret")
 

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import functools
 import unicodedata
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from corpuskit.kernels.arrays import Bytes, Int32s, Int64s, Uint32s
 from corpuskit.kernels.jit import kernel
 from corpuskit.kernels.utf8 import char_table, code_point
 
-if TYPE_CHECKING:
-    from corpuskit.kernels.arrays import Bytes, Int32s, Int64s, Uint32s
-
-    Symbols = Bytes | Uint32s
-    Order = Int32s | Int64s
+Symbols = Bytes | Uint32s
+Order = Int32s | Int64s
 
 
 @kernel

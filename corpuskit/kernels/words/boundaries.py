@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
+from corpuskit.kernels.arrays import Bytes, Int64s, Uint32s, Uint64s
 from corpuskit.kernels.hashing import mix64, polynomials, xxh64
 from corpuskit.kernels.jit import inline, kernel
 from corpuskit.kernels.utf8 import char_width, code_point
-
-if TYPE_CHECKING:
-    from corpuskit.kernels.arrays import Bytes, Int64s, Uint32s, Uint64s
-
 
 CLASSES = (
     "Other", "ALetter", "HL", "NU", "Katakana", "EX", "CR", "LF", "Newline", "Extend", "Format",

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from corpuskit.kernels.arrays import Bytes, Int32s, Int64s, Uint64s
 from corpuskit.kernels.jit import kernel, packed_kernel
-from corpuskit.kernels.words.english import split_chunk
+from corpuskit.kernels.words.english import Rules, SplitScratch, split_chunk
 from corpuskit.kernels.words.lexicon import Records, append_record
 from corpuskit.kernels.words.split import COUNT_BITS, PLACE, TOUCHY, VALUE, Questions
-
-if TYPE_CHECKING:
-    from corpuskit.kernels.arrays import Bytes, Int32s, Int64s, Uint64s
-    from corpuskit.kernels.words.english import Rules, SplitScratch
-
 
 WHOLE, ASK, RULES = 0, 1, 2
 """Who splits a new chunk: it is a word; the caller; the rules, and the caller if they can't."""

@@ -11,20 +11,14 @@ import dataclasses
 import functools
 import itertools
 import unicodedata
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from corpuskit.kernels.arrays import AnyArray, Bytes, Int32s, Int64s, Uint64s
 from corpuskit.kernels.jit import inline, kernel
 from corpuskit.kernels.utf8 import NUM_CODES, PUNCTUATION, TERMINAL, char_width, code_point
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from numpy.typing import NDArray
-
-    from corpuskit.kernels.arrays import Bytes, Int32s, Int64s, Uint64s
-
 
 SOLID, ALPHA, SENTENCE_END, PUNCT = 1, 2, 4, 8
 """Bits of a record's kinds: it has a character that is no symbol; it has a letter; it is a mark
@@ -209,20 +203,20 @@ def _codes(chars: Iterable[str]) -> list[int]:
     return [ord(char) for char in chars if ord(char) < NUM_CODES]
 
 
-def frozen(array: NDArray[Any]) -> NDArray[Any]:
+def frozen(array: AnyArray) -> AnyArray:
     """Return a read-only view: kernels are compiled for those alone."""
     view = array.view()
     view.flags.writeable = False
     return view
 
 
-def _longer(array: NDArray[Any], used: int, room: int) -> NDArray[Any]:
+def _longer(array: AnyArray, used: int, room: int) -> AnyArray:
     longer = np.empty(room, array.dtype)
     longer[:used] = array[:used]
     return longer
 
 
-def _sorted_words(words: tuple[str, ...]) -> tuple[NDArray[Any], ...]:
+def _sorted_words(words: tuple[str, ...]) -> tuple[AnyArray, ...]:
     """Return numbers, hashes (ascending), starts and data of words."""
     few = Lexicon()
     few.append(words)
@@ -302,7 +296,7 @@ def same_bytes(left: Bytes, at: int | np.int64, right: Bytes, begin: int, end: i
 
 
 @kernel
-def place_of(values: NDArray[Any], wanted: Any) -> int:
+def place_of(values: AnyArray, wanted: Any) -> int:
     """Return the position of the first of ascending values that is not below the wanted one.
 
     As np.searchsorted, which takes 0.4 s to compile, and 0.15 s to load.

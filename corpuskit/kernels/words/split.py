@@ -10,18 +10,15 @@ the caller, who also gets what the rules cannot answer.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from corpuskit.kernels.arrays import Bytes, Int32s, Int64s, Uint64s
 from corpuskit.kernels.hashing import load64, load_tail
 from corpuskit.kernels.jit import inline, kernel, packed_kernel
 from corpuskit.kernels.utf8 import wide_space_width
 from corpuskit.kernels.words.lexicon import Lexicon, place_of, same_bytes
-
-if TYPE_CHECKING:
-    from corpuskit.kernels.arrays import Bytes, Int32s, Int64s, Uint64s
-
 
 COUNT_BITS, LOW = np.uint64(32), np.uint64(0xFFFFFFFF)
 _COUNT = np.uint64(0x0FFFFFFF)

@@ -17,10 +17,19 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from corpuskit.errors import DataError, UsageError
-from corpuskit.stages.annotators._fasttext import Trained, open_model, train, training_line
+from corpuskit.stages.annotators._fasttext import (
+    ClassifierSettings,
+    TextClassifier,
+    Trained,
+    open_model,
+    train,
+    training_line,
+)
 from corpuskit.stages.annotators._folds import (
     CrossPredictions,
+    Folds,
     Learned,
+    Tried,
     check_labels,
     choose,
     count_rows,
@@ -39,8 +48,6 @@ if TYPE_CHECKING:
 
     from corpuskit.kernels.arrays import Bools, Float64s
     from corpuskit.stages.annotators._card import ModelCard
-    from corpuskit.stages.annotators._fasttext import ClassifierSettings, TextClassifier
-    from corpuskit.stages.annotators._folds import Folds, Tried
 
 
 NO_SPLIT = Split()

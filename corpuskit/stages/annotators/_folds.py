@@ -13,22 +13,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from corpuskit.errors import DataError, UsageError, suggest
-from corpuskit.kernels.textfeatures import GramSettings, normalize
-from corpuskit.stages.annotators._card import fit_calibration
+from corpuskit.kernels.textfeatures import Counted, GramSettings, normalize
+from corpuskit.stages.annotators._card import ModelCard, fit_calibration
 from corpuskit.stages.annotators._labelled import BATCH, LabelledRow, Split, buffers, hashed_share
-from corpuskit.stages.annotators._linear import (
-    NUMBER,
-    bits_of,
-    concatenate,
-    count_texts,
-)
+from corpuskit.stages.annotators._linear import NUMBER, bits_of, concatenate, count_texts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from corpuskit.kernels.arrays import Bools, Float64s, Int64s
-    from corpuskit.kernels.textfeatures import Counted
-    from corpuskit.stages.annotators._card import ModelCard
     from corpuskit.stages.annotators._fasttext import ClassifierSettings, TextClassifier
 
 

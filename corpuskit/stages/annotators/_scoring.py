@@ -10,8 +10,8 @@ from pydantic import BeforeValidator, Field
 
 from corpuskit.errors import UsageError, suggest
 from corpuskit.paths import PathText
-from corpuskit.stage import Cost, StreamingStage
-from corpuskit.stages.annotators._fasttext import open_model
+from corpuskit.stage import Cost, Known, StreamingStage, Volume
+from corpuskit.stages.annotators._fasttext import Predictions, TextClassifier, open_model
 from corpuskit.stages.annotators._fasttextfile import PREFIX, bounds_of, labels_of, resident_bytes
 
 if TYPE_CHECKING:
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     from corpuskit.formats.batch import Utf8
     from corpuskit.kernels.arrays import Float64s
-    from corpuskit.stage import Known, Volume
-    from corpuskit.stages.annotators._fasttext import Predictions, TextClassifier
 
 LabelText = Annotated[
     str, BeforeValidator(lambda given: str(given) if type(given) is int else given)

@@ -13,14 +13,13 @@ import numpy as np
 
 from corpuskit.errors import DataError, UsageError
 from corpuskit.stages.annotators._labelled import BATCH, buffers
-from corpuskit.text.words import splitter
+from corpuskit.text.words import WordSplit, splitter
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from corpuskit.kernels.arrays import Float64s
     from corpuskit.kernels.words.lexicon import Lexicon, Words
-    from corpuskit.text.words import WordSplit
 
 
 class Unigrams:

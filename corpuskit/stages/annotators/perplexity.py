@@ -5,22 +5,18 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
 from pydantic import Field, model_validator
 
 from corpuskit.errors import UsageError
+from corpuskit.kernels.arrays import Float64s, Int64s
 from corpuskit.paths import PathText
-from corpuskit.stage import Cost, Example, Outcome, StreamingStage
+from corpuskit.stage import Cost, Example, Known, Outcome, StreamingStage, View, Volume
 from corpuskit.stages.annotators._unigrams import open_unigrams
 from corpuskit.text.words import WordSplit, check_language, splitter
-
-if TYPE_CHECKING:
-    from corpuskit.kernels.arrays import Float64s, Int64s
-    from corpuskit.stage import Known, View, Volume
-
 
 _KENLM = (".arpa", ".bin", ".binary", ".klm", ".arpa.gz", ".arpa.bz2")
 

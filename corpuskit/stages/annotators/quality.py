@@ -8,14 +8,13 @@ import numpy as np
 import pyarrow as pa
 from pydantic import Field
 
-from corpuskit.stage import Example, Outcome
+from corpuskit.stage import Example, Outcome, View
 from corpuskit.stages.annotators._scoring import LabelText, ScoringStage, best_labels
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from corpuskit.kernels.arrays import Bools, Float64s
-    from corpuskit.stage import View
     from corpuskit.stages.annotators._fasttext import Predictions, TextClassifier
 
 Bounds = Annotated[dict[LabelText, Annotated[float, Field(ge=0, le=1)]], Field(min_length=1)]

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Mapping
+from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
 from pydantic import Field, model_validator
 
 from corpuskit.formats.batch import Utf8, frozen
+from corpuskit.kernels.arrays import Bytes
 from corpuskit.kernels.filters.c4 import sentence_edges, sentence_spans
 from corpuskit.kernels.lines import cut_units
 from corpuskit.kernels.spans import replace_spans
-from corpuskit.stage import Example, Outcome, Spans
+from corpuskit.stage import Example, Outcome, Spans, View
 from corpuskit.stages.annotators._scoring import LabelText, ScoringStage, best_labels
 from corpuskit.text.words import check_language, splitter
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from corpuskit.kernels.arrays import Bytes
-    from corpuskit.stage import View
 
 _TINY = {"model": "sample_data/toxicity.ftz"}
 _KIND = "Thank you for the careful review, I have changed the second paragraph as you asked."

@@ -14,7 +14,8 @@ supply survivors' ids, and no decision is about them.
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -23,8 +24,19 @@ from pydantic import Field
 from corpuskit.errors import DataError
 from corpuskit.formats.batch import numbers
 from corpuskit.formats.ledger import Entries
+from corpuskit.kernels.arrays import Float64s, Int32s, Int64s, Uint64s
 from corpuskit.paths import PathText
-from corpuskit.stage import Cost, GlobalStage, Pass, Unit
+from corpuskit.stage import (
+    Cost,
+    GlobalStage,
+    Known,
+    Pass,
+    PassContext,
+    PassPlan,
+    Unit,
+    View,
+    Volume,
+)
 from corpuskit.stages import _routing
 from corpuskit.stages._numbers import among, check_numbers
 from corpuskit.stages.dedup._keep import (
@@ -40,12 +52,6 @@ from corpuskit.stages.dedup._keep import (
     scope_hashes,
 )
 from corpuskit.stages.dedup._reference import References, find_seal, index_counter, is_reference
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from corpuskit.kernels.arrays import Float64s, Int32s, Int64s, Uint64s
-    from corpuskit.stage import Known, PassContext, PassPlan, View, Volume
 
 Action = Literal["drop", "annotate"]
 

@@ -5,19 +5,16 @@ from __future__ import annotations
 import datetime as dt
 import email.utils
 import re
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 import pyarrow as pa
 
 from corpuskit.formats.batch import utf8
+from corpuskit.kernels.arrays import Float64s, Uint64s
 from corpuskit.kernels.hashing import hash_texts
-from corpuskit.stage import Parameters
+from corpuskit.stage import Known, Parameters, View
 from corpuskit.stages._numbers import check_strings, to_numbers, to_strings
-
-if TYPE_CHECKING:
-    from corpuskit.kernels.arrays import Float64s, Uint64s
-    from corpuskit.stage import Known, View
 
 
 class Best(Parameters):

@@ -11,25 +11,32 @@ apply (cells)          `<returned>`          sidecar, ledger
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from corpuskit.formats.batch import ByteSpans, numbers, span_lists
 from corpuskit.formats.ledger import Entries
-from corpuskit.stage import Cost, GlobalStage, Pass, Unit
+from corpuskit.stage import (
+    Cost,
+    GlobalStage,
+    Known,
+    Pass,
+    PassContext,
+    PassPlan,
+    Unit,
+    View,
+    Volume,
+)
 from corpuskit.stages import _routing
 from corpuskit.stages.dedup._keep import check_scope, scope_columns, scope_hashes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from numpy.typing import NDArray
-
     from corpuskit.formats.manifest import Part
-    from corpuskit.kernels.arrays import Bytes, Float64s, Int32s, Int64s, Uint64s
-    from corpuskit.stage import Known, PassContext, PassPlan, View, Volume
+    from corpuskit.kernels.arrays import AnyArray, Bytes, Float64s, Int32s, Int64s, Uint64s
 
 
 class Shuffled(NamedTuple):
@@ -51,7 +58,7 @@ class SegmentOutcome(NamedTuple):
         measured: (rules, N).
     """
 
-    columns: Mapping[str, NDArray[Any]]
+    columns: Mapping[str, AnyArray]
     codes: Bytes
     num_cut: Int64s
     spans: ByteSpans

@@ -9,32 +9,21 @@ survivors, route, apply: see `_cluster_stage`
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
 
 from corpuskit.formats.batch import Utf8, numbers, utf8
+from corpuskit.kernels.arrays import AnyArray, Bools, Int64s, Uint64s
 from corpuskit.kernels.folding import fold_texts
 from corpuskit.kernels.hashing import hash_texts
 from corpuskit.kernels.unionfind import first_of_group
-from corpuskit.stage import Cost, Pass
+from corpuskit.stage import Cost, Known, Pass, PassContext, PassPlan, Unit, View, Volume
 from corpuskit.stages import _routing
 from corpuskit.stages._numbers import check_strings, to_strings
-from corpuskit.stages.dedup._cluster_stage import (
-    ClusterStage,
-    cost_of_range,
-    rank,
-    write_clusters,
-)
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from numpy.typing import NDArray
-
-    from corpuskit.kernels.arrays import Bools, Int64s, Uint64s
-    from corpuskit.stage import Known, PassContext, PassPlan, Unit, View, Volume
+from corpuskit.stages.dedup._cluster_stage import ClusterStage, cost_of_range, rank, write_clusters
 
 _HASHES = [("hash", pa.uint64()), ("hash_low", pa.uint64()), ("key", pa.int64())]
 
@@ -133,7 +122,7 @@ class ExactDedup(ClusterStage):
             if self.index:
                 ids.append(view.column("id").filter(pa.array(has_value)))
         if keys:
-            hashes: dict[str, NDArray[Any]] = {
+            hashes: dict[str, AnyArray] = {
                 "hash": np.concatenate(highs),
                 "hash_low": np.concatenate(lows),
                 "key": np.concatenate(keys),

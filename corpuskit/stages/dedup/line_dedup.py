@@ -10,7 +10,8 @@ apply (cells)          `repeated`, documents  sidecar, ledger
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
+from collections.abc import Iterator, Mapping
+from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -18,6 +19,7 @@ from pydantic import Field, model_validator
 
 from corpuskit.errors import UsageError
 from corpuskit.formats.batch import ByteSpans, frozen, numbers
+from corpuskit.kernels.arrays import Bools, Bytes, Int32s, Int64s, Uint32s, Uint64s
 from corpuskit.kernels.filters.c4 import sentence_edges, sentence_spans
 from corpuskit.kernels.lines import (
     case_digits_table,
@@ -32,22 +34,10 @@ from corpuskit.kernels.lines import (
 )
 from corpuskit.kernels.ngrams import join_words
 from corpuskit.kernels.unionfind import first_of_group
-from corpuskit.stage import Cost
-from corpuskit.stages.dedup._segments import (
-    SegmentOutcome,
-    SegmentStage,
-    Shuffled,
-    cell_priorities,
-)
+from corpuskit.stage import Cost, PassContext, View, Volume
+from corpuskit.stages.dedup._segments import SegmentOutcome, SegmentStage, Shuffled, cell_priorities
 from corpuskit.text.simplify import simplify_texts
 from corpuskit.text.words import check_language, splitter
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from corpuskit.kernels.arrays import Bools, Bytes, Int32s, Int64s, Uint32s, Uint64s
-    from corpuskit.stage import PassContext, View, Volume
-
 
 _UNCLEAR = "units_with_equal_first_hashes"
 """Counter of different segments of one cell: odds of 3e-8 per million segments."""

@@ -17,31 +17,21 @@ n-grams of a unit occur in earlier cells, so no pass holds a table of n-grams bu
 from __future__ import annotations
 
 import bisect
-from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
+from collections.abc import Iterator, Mapping
+from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 from pydantic import Field, model_validator
 
 from corpuskit.formats.batch import ByteSpans, frozen, numbers
+from corpuskit.kernels.arrays import Int32s, Int64s, Uint64s
 from corpuskit.kernels.lines import cut_units, find_units
 from corpuskit.kernels.unionfind import first_of_group
 from corpuskit.kernels.words.boundaries import group_ngrams, unit_ngrams
-from corpuskit.stage import Cost
-from corpuskit.stages.dedup._segments import (
-    SegmentOutcome,
-    SegmentStage,
-    Shuffled,
-    cell_priorities,
-)
+from corpuskit.stage import Cost, PassContext, View, Volume
+from corpuskit.stages.dedup._segments import SegmentOutcome, SegmentStage, Shuffled, cell_priorities
 from corpuskit.text.words import boundary_classes
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from corpuskit.kernels.arrays import Int32s, Int64s, Uint64s
-    from corpuskit.stage import PassContext, View, Volume
-
 
 _REPEATS = pa.schema([("unit", pa.int64()), ("count", pa.int64())])
 """How many n-grams of a unit occur in earlier units of its cell."""

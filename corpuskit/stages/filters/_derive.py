@@ -27,7 +27,7 @@ from corpuskit.stages.filters.fineweb_quality import FinewebQuality
 from corpuskit.stages.filters.gopher_quality import GopherQuality
 from corpuskit.stages.filters.gopher_repetition import GopherRepetition
 from corpuskit.stages.sequences.tokenize.tools import TextReader, find_files
-from corpuskit.text.words import splitter
+from corpuskit.text.words import WordSplit, splitter
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import ArrayLike
 
-    from corpuskit.text.words import WordSplit
 
 _STEP = 1e-4
 _BINS = 1 << 18

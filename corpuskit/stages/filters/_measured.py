@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, GetJsonSchemaHandler
 
 from corpuskit.paths import PathText
-from corpuskit.stage import Outcome, StreamingStage
+from corpuskit.stage import Known, Outcome, StreamingStage, View
 from corpuskit.stages.filters import _languages
 from corpuskit.stages.filters._languages import LABEL, UNKNOWN, OnUnknown
 from corpuskit.text.words import WordSplit, check_language, libraries
@@ -17,12 +17,10 @@ from corpuskit.text.words import WordSplit, check_language, libraries
 if TYPE_CHECKING:
     from typing import Self
 
-    from pydantic import GetJsonSchemaHandler
     from pydantic.json_schema import JsonSchemaValue
     from pydantic_core import CoreSchema
 
     from corpuskit.kernels.arrays import Float64s
-    from corpuskit.stage import Known, View
 
     Measured = Mapping[str, Float64s]
 

@@ -3,29 +3,23 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, ClassVar, Literal
+from collections.abc import Iterator, Mapping
+from typing import ClassVar, Literal
 
 import numpy as np
 import pyarrow as pa
 from pydantic import Field, model_validator
 
 from corpuskit.errors import DataError, UsageError, listing, suggest
-from corpuskit.kernels.filters.wordlist import compile_words, count_entries
+from corpuskit.kernels.arrays import Bytes, Int64s
+from corpuskit.kernels.filters.wordlist import WordList, compile_words, count_entries
 from corpuskit.kernels.folding import lower_texts
 from corpuskit.kernels.hashing import xxh64
 from corpuskit.paths import PathText
-from corpuskit.stage import Cost, Example, Outcome, StreamingStage
+from corpuskit.stage import Example, Known, Outcome, StreamingStage, View
 from corpuskit.stages._numbers import check_strings
 from corpuskit.stages.filters._lists import read_entries, versions
 from corpuskit.text.languages import common_codes, full_name, names_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from corpuskit.kernels.arrays import Bytes, Int64s
-    from corpuskit.kernels.filters.wordlist import WordList
-    from corpuskit.stage import Known, View, Volume
 
 _UNSPACED = frozenset({"ja", "th", "zh"})
 """Languages written without spaces: entries are found anywhere, not only as words."""
@@ -56,6 +50,7 @@ class BadWords(StreamingStage):
 
     rules: ClassVar[tuple[str, ...]] = (_RULE,)
     bounds: ClassVar[Mapping[str, str]] = {_RULE: "max_count"}
+    text_speed: ClassVar[float] = 250e6
     examples: ClassVar[tuple[Example, ...]] = (
         Example("A careful, thorough piece of work.", None, _SHOWN),
         Example("What a slapdash piece of work.", _RULE, _SHOWN),
@@ -131,9 +126,6 @@ class BadWords(StreamingStage):
 
     def adds(self) -> Mapping[str, pa.DataType]:
         return {"count": pa.int64()}
-
-    def cost(self, volume: Volume, pass_name: str = "") -> Cost:
-        return Cost(cpu_seconds=volume.text_bytes / 250e6)
 
     def apply(self, view: View) -> Outcome:
         counts = np.zeros(view.num_docs, np.int64)

@@ -13,20 +13,19 @@ from corpuskit.formats.batch import Utf8
 from corpuskit.kernels.filters.c4 import (
     RULES,
     UNKNOWN,
+    LineDraft,
     LineTests,
     count_breaks,
     rewrite_lines,
     sentence_edges,
     strip_texts,
 )
-from corpuskit.stage import Cost, Example, Outcome, Spans, StreamingStage
+from corpuskit.stage import Example, Outcome, Spans, StreamingStage, View
 from corpuskit.text.words import check_language, splitter
 
 if TYPE_CHECKING:
     from corpuskit.kernels.arrays import Bytes, Float64s, Int64s
-    from corpuskit.kernels.filters.c4 import LineDraft
     from corpuskit.kernels.words.lexicon import Words
-    from corpuskit.stage import View, Volume
 
 _BREAKS_SPACY = b"IS_ALPHA"
 _TOO_FEW = np.uint8(1 + RULES.index("too_few_sentences"))
@@ -65,6 +64,7 @@ class C4Quality(StreamingStage):
         "too_long_word": "max_word_length",
         "too_few_words": "min_words_per_line",
     }
+    text_speed: ClassVar[float] = 100e6
     examples: ClassVar[tuple[Example, ...]] = (
         Example(_FIVE),
         Example(f"{_FIVE}\nLorem ipsum dolor sit amet.", "lorem_ipsum"),
@@ -117,9 +117,6 @@ class C4Quality(StreamingStage):
 
     def libraries(self) -> tuple[str, ...]:
         return ("datatrove", "spacy") if self._needs_words() else ()
-
-    def cost(self, volume: Volume, pass_name: str = "") -> Cost:
-        return Cost(cpu_seconds=volume.text_bytes / 100e6)
 
     def apply(self, view: View) -> Outcome:
         draft = self._draft(view)

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from pydantic import Field
 
 from corpuskit.kernels.filters.code import BASE64, ESCAPES, HEXADECIMAL, MEASURES, measure_code
-from corpuskit.stage import Cost, Example
+from corpuskit.stage import Example, Known, View
 from corpuskit.stages._numbers import check_numbers, check_strings, to_numbers, to_strings
 from corpuskit.stages.filters._measured import MeasuredFilter, Rule
 
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
     from corpuskit.formats.batch import Utf8
     from corpuskit.kernels.arrays import Float64s
-    from corpuskit.stage import Known, View, Volume
 
 _ENCODED = {
     BASE64: re.compile(r"[a-zA-Z0-9+/\n=]{64,}"),
@@ -106,6 +105,7 @@ class CodeQuality(MeasuredFilter):
         Rule("encoded", "encoded_ratio", above="max_encoded_ratio"),
         Rule("generated"),
     )
+    text_speed: ClassVar[float] = 60e6
     examples: ClassVar[tuple[Example, ...]] = (
         Example(_CODE, None, {"language": "python", "min_comment_ratio": 0.01}),
         Example('{"a": 1}', "too_short", {"language": "json", "min_chars": 50}),
@@ -186,9 +186,6 @@ class CodeQuality(MeasuredFilter):
             check_strings(known, "language_column", self.language_column)
         if self.token_column is not None:
             check_numbers(known, "token_column", self.token_column)
-
-    def cost(self, volume: Volume, pass_name: str = "") -> Cost:
-        return Cost(cpu_seconds=volume.text_bytes / 60e6)
 
     def measure(self, view: View) -> Mapping[str, Float64s]:
         text, languages = view.text, self._languages(view)

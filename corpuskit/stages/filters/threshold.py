@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 import pyarrow.compute as pc
 from pydantic import Field, model_validator
 
 from corpuskit.errors import UsageError, suggest
-from corpuskit.stage import Cost, Example, Outcome, StreamingStage
+from corpuskit.kernels.arrays import Bools, Float64s
+from corpuskit.stage import Cost, Example, Known, Outcome, StreamingStage, View, Volume
 from corpuskit.stages._numbers import check_numbers, check_strings, to_numbers, to_strings
-
-if TYPE_CHECKING:
-    from corpuskit.kernels.arrays import Bools, Float64s
-    from corpuskit.stage import Known, View, Volume
 
 _RULES = {"below_min": "min", "above_max": "max", "missing": ""}
 _BELOW, _ABOVE, _MISSING = 1, 2, 3

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Iterator, Mapping
+from typing import Literal
 
 import numpy as np
 import pyarrow as pa
@@ -13,15 +14,20 @@ from corpuskit.errors import TaskError
 from corpuskit.formats.batch import numbers, utf8
 from corpuskit.formats.ledger import Entries
 from corpuskit.formats.shuffle_files import hash_ranges
+from corpuskit.kernels.arrays import Bytes, Float64s, Int32s, Int64s, Uint64s
 from corpuskit.kernels.hashing import hash_texts
-from corpuskit.stage import Cost, GlobalStage, Pass, Unit
+from corpuskit.stage import (
+    Cost,
+    GlobalStage,
+    Known,
+    Pass,
+    PassContext,
+    PassPlan,
+    Unit,
+    View,
+    Volume,
+)
 from corpuskit.stages._numbers import check_numbers, check_strings, to_numbers, to_strings
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from corpuskit.kernels.arrays import Bytes, Float64s, Int32s, Int64s, Uint64s
-    from corpuskit.stage import Known, PassContext, PassPlan, View, Volume
 
 _GROUPING = [("column", pa.uint8()), ("group", pa.string()), ("value", pa.int64())]
 _COUNTED = pa.schema([("hash", pa.uint64()), *_GROUPING, ("weight", pa.int64())])

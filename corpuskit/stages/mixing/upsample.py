@@ -4,23 +4,18 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Mapping
 from itertools import pairwise
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import Field, field_validator, model_validator
 
-from corpuskit.stage import Cost, Example, Outcome, Parameters, StreamingStage
+from corpuskit.kernels.arrays import Float64s, Int64s
+from corpuskit.stage import Cost, Example, Known, Outcome, Parameters, StreamingStage, View, Volume
 from corpuskit.stages._numbers import check_numbers, to_numbers
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from corpuskit.kernels.arrays import Float64s, Int64s
-    from corpuskit.stage import Known, View, Volume
-
 
 Value = Annotated[float, Field(allow_inf_nan=False)]
 Factor = Annotated[float, Field(ge=0, le=100, allow_inf_nan=False)]

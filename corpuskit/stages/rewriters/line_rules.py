@@ -4,24 +4,18 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
 from pydantic import Field
 
 from corpuskit.formats.batch import Utf8
+from corpuskit.kernels.arrays import Bools, Bytes, Float64s, Int64s
 from corpuskit.kernels.filters import linerules
 from corpuskit.kernels.filters.linerules import PHRASE, WHITESPACE
 from corpuskit.kernels.spans import replace_spans
-from corpuskit.stage import Cost, Example, Outcome, Spans, StreamingStage
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from corpuskit.kernels.arrays import Bools, Bytes, Float64s, Int64s
-    from corpuskit.stage import View, Volume
-
+from corpuskit.stage import Example, Outcome, Spans, StreamingStage, View
 
 RULES = (
     *("uppercase", "numeric", "counter", "too_few_words", "phrase", "whitespace"),
@@ -82,6 +76,7 @@ class LineRules(StreamingStage):
         "too_few_words": "min_words",
         "too_much_removed": "max_removed_ratio",
     }
+    text_speed: ClassVar[float] = 150e6
     examples: ClassVar[tuple[Example, ...]] = (
         Example(_PAGE),
         Example(f"AB\n{_PAGE}", "uppercase", {}, _PAGE),
@@ -114,9 +109,6 @@ class LineRules(StreamingStage):
     """What counts as lost, and what follows "Read more"."""
     measures: bool = False
     """Also store the share of words that went, so that its bound can be tuned without a run."""
-
-    def cost(self, volume: Volume, pass_name: str = "") -> Cost:
-        return Cost(cpu_seconds=volume.text_bytes / 150e6)
 
     def apply(self, view: View) -> Outcome:
         text = view.text

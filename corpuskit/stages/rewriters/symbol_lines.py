@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from collections.abc import Iterator
+from typing import Annotated, ClassVar
 
 import numpy as np
 from pydantic import Field
@@ -10,12 +11,7 @@ from pydantic import Field
 from corpuskit.formats.batch import Utf8
 from corpuskit.kernels.spans import replace_spans
 from corpuskit.kernels.utf8 import PUNCTUATION, TERMINAL
-from corpuskit.stage import Cost, Example, Outcome, Spans, StreamingStage
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from corpuskit.stage import View, Volume
+from corpuskit.stage import Example, Outcome, Spans, StreamingStage, View
 
 
 class SymbolLines(StreamingStage):
@@ -30,6 +26,7 @@ class SymbolLines(StreamingStage):
     """
 
     rules: ClassVar[tuple[str, ...]] = ("symbol_line", "whitespace")
+    text_speed: ClassVar[float] = 80e6
     examples: ClassVar[tuple[Example, ...]] = (
         Example("| no | rule |\n| of a | table |"),
         Example("A line.\n|||\n| |\nAnother.", "symbol_line", {}, "A line.\nAnother."),
@@ -42,9 +39,6 @@ class SymbolLines(StreamingStage):
     """Characters that count as symbols; `null`: punctuation and sentence marks, as datatrove's."""
     replacement: str = ""
     """What replaces a run of removed lines; FineWeb2 has a newline."""
-
-    def cost(self, volume: Volume, pass_name: str = "") -> Cost:
-        return Cost(cpu_seconds=volume.text_bytes / 80e6)
 
     def apply(self, view: View) -> Outcome:
         text = view.text

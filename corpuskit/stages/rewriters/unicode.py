@@ -5,21 +5,16 @@ from __future__ import annotations
 import functools
 import re
 import unicodedata
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from collections.abc import Callable, Iterable
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 from corpuskit.errors import UsageError
 from corpuskit.formats.batch import Utf8
+from corpuskit.kernels.arrays import Bytes
 from corpuskit.kernels.utf8 import hold_any
-from corpuskit.stage import Cost, Example, Outcome, Spans, StreamingStage
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from corpuskit.kernels.arrays import Bytes
-    from corpuskit.stage import View, Volume
-
+from corpuskit.stage import Example, Outcome, Spans, StreamingStage, View
 
 CONTROLS = re.compile("[\x00-\x08\x0b\x0e-\x1f\x7f\u206a-\u206f\ufeff\ufff9-\ufffc]")
 """What ftfy 6.3's remove_control_chars removes: no tabs, line feeds, form feeds, returns."""
@@ -106,9 +101,6 @@ class Unicode(StreamingStage):
 
     def libraries(self) -> tuple[str, ...]:
         return ("ftfy",) if self.fix == "ftfy" else ()
-
-    def cost(self, volume: Volume, pass_name: str = "") -> Cost:
-        return Cost(cpu_seconds=volume.text_bytes / 50e6)
 
     def apply(self, view: View) -> Outcome:
         text = view.text

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from corpuskit.errors import DataError, UsageError
 from corpuskit.formats.batch import numbers, utf8
-from corpuskit.formats.manifest import Seal
+from corpuskit.formats.manifest import Part, Seal
 from corpuskit.formats.shards import read_documents
 from corpuskit.stage import View
 from corpuskit.stages.sequences.tokenize import Tokenize
@@ -20,14 +20,12 @@ from corpuskit.stages.sequences.tokenize.definition import define, identify
 from corpuskit.stages.sequences.tokenize.engines import token_edges
 from corpuskit.stages.sequences.tokenize.ranks import NAMES_OF_BYTES
 from corpuskit.stages.sequences.tokenize.sentencepiece import SPACE
-from corpuskit.storage import open_store
+from corpuskit.storage import Store, open_store
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from corpuskit.formats.manifest import Part
     from corpuskit.kernels.arrays import Uint32s
-    from corpuskit.storage import Store
     from corpuskit.train.likelihood import TaskItem
     from corpuskit.train.tasks import Question
 
@@ -70,11 +68,7 @@ class HeldOutRun:
     """
 
     def __init__(
-        self,
-        store: Store,
-        parts: Mapping[str, Sequence[Part]],
-        stage: Tokenize,
-        max_documents: int,
+        self, store: Store, parts: Mapping[str, Sequence[Part]], stage: Tokenize, max_documents: int
     ) -> None:
         self.address = store.address
         self.source_names = tuple(parts)

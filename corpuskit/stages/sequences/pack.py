@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
+from collections.abc import Iterator, Mapping
 from itertools import pairwise
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -13,11 +14,13 @@ from pydantic import Field, field_validator
 
 from corpuskit.formats.batch import numbers
 from corpuskit.formats.shards import write_token_tables
+from corpuskit.kernels.arrays import Int64s
 from corpuskit.kernels.packing import CONTINUES, GOES_ON
-from corpuskit.stage import CellStage, Cost, Parameters
+from corpuskit.stage import CellStage, Cost, Known, Parameters, UnitContext, View, Volume
 from corpuskit.stages._numbers import check_numbers, to_numbers
 from corpuskit.stages.sequences._rows import (
     PackedDocuments,
+    RowWindow,
     cut,
     groups,
     packed_schema,
@@ -25,13 +28,6 @@ from corpuskit.stages.sequences._rows import (
     row_tables,
     windows,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from corpuskit.kernels.arrays import Int64s
-    from corpuskit.stage import Known, UnitContext, View, Volume
-    from corpuskit.stages.sequences._rows import RowWindow
 
 FOLDER = "work/pack"
 

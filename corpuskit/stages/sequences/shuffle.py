@@ -13,10 +13,10 @@ from corpuskit.errors import DataError, UsageError
 from corpuskit.formats.batch import numbers
 from corpuskit.formats.shards import TOKEN_GROUP_ROWS, open_parquet, write_tokens
 from corpuskit.loader.order import permute
-from corpuskit.stage import Cost, GlobalStage, Pass, Unit
+from corpuskit.stage import Cost, GlobalStage, Pass, PassContext, PassPlan, Unit, Volume
 from corpuskit.stages import _routing
 from corpuskit.stages.sequences._rows import packed_schema, packed_size
-from corpuskit.storage import open_whole
+from corpuskit.storage import Readable, open_whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from corpuskit.kernels.arrays import Int64s
-    from corpuskit.stage import PassContext, PassPlan, Volume
-    from corpuskit.storage import Readable
 
 PART_BYTES = 64 << 20
 """Tokens in a part, unless `rows_per_part` says otherwise; also what is sorted at a time."""

@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Annotated, Literal
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Literal
 
 import numpy as np
 import pyarrow as pa
 from pydantic import AfterValidator, Field
 
 from corpuskit.formats.batch import REQUIRED
-from corpuskit.stage import Source
+from corpuskit.kernels.arrays import Bools, Bytes
+from corpuskit.stage import InputFile, Slice, Source, SourceBatch
 from corpuskit.stages.sources._stream import MAX_EXPANSION
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from corpuskit.kernels.arrays import Bools, Bytes
-    from corpuskit.stage import InputFile, Slice, SourceBatch
-
 
 TypeName = Literal["string", "int64", "float64", "bool"]
 

@@ -6,16 +6,13 @@ module, which decides. Letters: N lines, B bytes, K wanted members.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from corpuskit.kernels.arrays import Bools, Bytes, Int64s
 from corpuskit.kernels.jit import kernel
 from corpuskit.kernels.utf8 import write_char
-
-if TYPE_CHECKING:
-    from corpuskit.kernels.arrays import Bools, Bytes, Int64s
-
 
 OK, BLANK, ODD = 0, 1, 2
 """State of a line."""

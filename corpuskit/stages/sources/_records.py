@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
 
 import numpy as np
 
 from corpuskit.formats.batch import POSITION_BITS
+from corpuskit.kernels.arrays import Bytes, Int64s
 from corpuskit.kernels.jit import kernel
-from corpuskit.stage import Slice
+from corpuskit.stage import InputFile, Slice
 from corpuskit.stages.sources._json import mark_width
 from corpuskit.stages.sources._stream import MAX_EXPANSION, InputStream, compression
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
-    from corpuskit.kernels.arrays import Bytes, Int64s
-    from corpuskit.stage import InputFile
 
 BLOCK_BYTES = 4 << 20
 BLOCK_ROWS = 4096

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import json
 import math
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from corpuskit.errors import DataError, UsageError, suggest
 from corpuskit.formats.batch import large_strings, utf8
-from corpuskit.stage import Cost, Reject, SourceBatch
-from corpuskit.stages.sources._columns import (
-    BrokenRules,
-    ColumnSource,
-    is_utf8,
-    pick,
-)
+from corpuskit.kernels.arrays import Bools, Bytes, Int64s
+from corpuskit.stage import InputFile, Reject, Slice, SourceBatch
+from corpuskit.stages.sources._columns import BrokenRules, ColumnSource, is_utf8, pick
 from corpuskit.stages.sources._json import (
     BLANK,
     BOOL,
@@ -33,16 +30,8 @@ from corpuskit.stages.sources._json import (
     read_integers,
     unescape,
 )
-from corpuskit.stages.sources._records import HEAD_BYTES, LINES, cut_file, read_blocks
+from corpuskit.stages.sources._records import HEAD_BYTES, LINES, RecordBlock, cut_file, read_blocks
 from corpuskit.stages.sources._stream import InputStream, estimate_text
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
-    from corpuskit.kernels.arrays import Bools, Bytes, Int64s
-    from corpuskit.stage import InputFile, Slice, Volume
-    from corpuskit.stages.sources._records import RecordBlock
-
 
 LINE_FACTOR, LINE_SLACK = 3, 1 << 20
 """A line may have this many times the bytes of the longest document, and this much more."""
@@ -69,6 +58,7 @@ class Jsonl(ColumnSource):
     frames per file included.
     """
 
+    text_speed: ClassVar[float] = 300e6
     rules: ClassVar[tuple[str, ...]] = (
         "bad_json",
         "bad_text",
@@ -80,9 +70,6 @@ class Jsonl(ColumnSource):
 
     def text_size(self, file: InputFile, piece: Slice) -> tuple[int, bool]:
         return estimate_text(file, piece, self.max_expansion)
-
-    def cost(self, volume: Volume, pass_name: str = "") -> Cost:
-        return Cost(cpu_seconds=volume.text_bytes / 300e6)
 
     def check_files(self, paths: Sequence[str]) -> None:
         expected = {name: Wanted(role, *LABEL) for role, name in self.labels.items() if name}

@@ -19,8 +19,9 @@ them, `signatures` the files of `signatures: true`. With `verify: null` the pass
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -28,8 +29,9 @@ from pydantic import Field
 
 from corpuskit.errors import UsageError
 from corpuskit.formats.batch import numbers
+from corpuskit.kernels.arrays import Int64s, Uint64s
 from corpuskit.kernels.unionfind import connect, first_of_group
-from corpuskit.stage import Cost, Pass, Unit
+from corpuskit.stage import Cost, Known, Pass, PassContext, PassPlan, Unit, Volume
 from corpuskit.stages import _routing
 from corpuskit.stages._numbers import check_strings
 from corpuskit.stages.dedup import _cluster_stage
@@ -52,13 +54,6 @@ from corpuskit.stages.dedup.minhash_dedup.verification import (
     write_index,
     write_sets,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from corpuskit.kernels.arrays import Int64s, Uint64s
-    from corpuskit.stage import Known, PassContext, PassPlan, Volume
-
 
 _BANDS = pa.schema([("hash", pa.uint64()), ("band", pa.uint8()), ("key", pa.int64())])
 _PRIORITIES = pa.schema([("key", pa.int64()), ("priority", pa.uint64())])

@@ -16,22 +16,19 @@ small-star, which are done at once here, and to the end within a range.
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
 
 from corpuskit.errors import TaskError
 from corpuskit.formats.batch import numbers
+from corpuskit.kernels.arrays import Int64s
 from corpuskit.kernels.unionfind import connect
-from corpuskit.stage import Cost, Pass, Unit
+from corpuskit.stage import Cost, Pass, PassContext, PassPlan, Unit, Volume
 from corpuskit.stages import _routing
 from corpuskit.stages.dedup._cluster_stage import CLUSTER_BYTES, CLUSTERED
 from corpuskit.stages.dedup.minhash_dedup.verification import spread
-
-if TYPE_CHECKING:
-    from corpuskit.kernels.arrays import Int64s
-    from corpuskit.stage import PassContext, PassPlan, Volume
 
 
 class Joining(Protocol):

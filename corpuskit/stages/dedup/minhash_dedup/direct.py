@@ -23,6 +23,8 @@ from corpuskit.stages.dedup.minhash_dedup.verification import (
     MOST_SHINGLES,
     READ_BYTES,
     ROW_BYTES,
+    Components,
+    ReadSets,
     Verified,
     read_sets,
 )
@@ -32,7 +34,6 @@ if TYPE_CHECKING:
 
     from corpuskit.kernels.arrays import Bools, Int64s, Uint64s
     from corpuskit.stage import PassContext
-    from corpuskit.stages.dedup.minhash_dedup.verification import Components, ReadSets
 
 
 class _PieceSets(NamedTuple):

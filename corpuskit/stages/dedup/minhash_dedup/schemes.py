@@ -19,9 +19,7 @@ from corpuskit.text.words import check_language, splitter
 from corpuskit.text.words import libraries as libraries_of_words
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from corpuskit.kernels.arrays import Bools, Int64s, Uint32s, Uint64s
+    from corpuskit.kernels.arrays import AnyArray, Bools, Int64s, Uint32s, Uint64s
     from corpuskit.stage.view import View
 
 
@@ -160,18 +158,18 @@ class _Making:
     def __init__(self, stage: Signing) -> None:
         self._precision = hashing(stage)[1]
         self._width = stage.bands * stage.rows
-        self._ab: tuple[NDArray[Any], NDArray[Any]]
+        self._ab: tuple[AnyArray, AnyArray]
         self._is_affine = stage.scheme == "datasketch"
         if self._is_affine:
             self._ab = minhash.affine_permutations(self._width, stage.seed, self._precision)
         else:
             self._ab = permutations(self._width, stage.seed)
 
-    def room(self, num_docs: int) -> NDArray[Any]:
+    def room(self, num_docs: int) -> AnyArray:
         """Return an empty array of signatures."""
         return np.zeros((num_docs, self._width), np.uint32 if self._precision == 32 else np.uint64)
 
-    def fill(self, bounds: Int64s, hashes: Uint64s, out: NDArray[Any]) -> None:
+    def fill(self, bounds: Int64s, hashes: Uint64s, out: AnyArray) -> None:
         """Fill `out` with the signatures of some documents."""
         if self._is_affine:
             work: Any = minhash.sign_affine32 if self._precision == 32 else minhash.sign_affine64

@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from corpuskit.errors import DataError
-from corpuskit.stages.dedup.minhash_dedup.schemes import hashing
+from corpuskit.stages.dedup.minhash_dedup.schemes import Scheme, Signatures, Signing, hashing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from numpy.typing import NDArray
-
-    from corpuskit.kernels.arrays import Int64s
+    from corpuskit.kernels.arrays import AnyArray, Int64s
     from corpuskit.stage import UnitContext
     from corpuskit.stage.view import View
-    from corpuskit.stages.dedup.minhash_dedup.schemes import Scheme, Signatures, Signing
 
 
 ROLE = "signatures:"
@@ -60,7 +57,7 @@ class Signed(NamedTuple):
 
     keys: Int64s
     ids: pa.Array
-    values: NDArray[Any]
+    values: AnyArray
 
 
 def signed_rows(view: View, signatures: Signatures) -> Signed:
@@ -138,7 +135,7 @@ def _settings(stage: Signing, dtype: str) -> SignatureSettings:
     )  # fmt: skip
 
 
-def _binary(values: NDArray[Any], width: int) -> pa.Array:
+def _binary(values: AnyArray, width: int) -> pa.Array:
     content = np.ascontiguousarray(values.astype(values.dtype.newbyteorder("<"), copy=False))
     buffers = [None, pa.py_buffer(content)]
     return pa.FixedSizeBinaryArray.from_buffers(pa.binary(width), len(values), buffers)

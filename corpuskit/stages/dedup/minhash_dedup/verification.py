@@ -22,7 +22,7 @@ from corpuskit.formats.batch import frozen, numbers, utf8
 from corpuskit.kernels.hashing import hash_texts
 from corpuskit.kernels.singlelink import LINK_BYTES, similarities, single_link
 from corpuskit.kernels.unionfind import connect, first_of_group
-from corpuskit.stage import Cost, Unit
+from corpuskit.stage import Cost, PassContext, PassPlan, Unit, Volume
 from corpuskit.stages._routing import cost_of_route, merged, range_units, ranges_if_many
 from corpuskit.stages.dedup._cluster_stage import CLUSTERED, Ranked, rank, write_clusters
 
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from corpuskit.kernels.arrays import Float64s, Int64s, Uint64s
-    from corpuskit.stage import PassContext, PassPlan, Volume
     from corpuskit.stages.dedup._reference import Reference
 
     Producers = tuple[int, int]

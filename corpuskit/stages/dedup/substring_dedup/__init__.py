@@ -25,15 +25,12 @@ from corpuskit.formats.batch import SPAN, ByteSpans, span_lists
 from corpuskit.formats.ledger import Entries
 from corpuskit.kernels.substring import spans as trims
 from corpuskit.kernels.substring.spans import join_spans
-from corpuskit.stage import Cost, GlobalStage, Pass
-from corpuskit.stages.dedup._keep import (
-    check_scope,
-    keep_columns,
-    scope_columns,
-)
+from corpuskit.stage import Cost, GlobalStage, Known, Pass, PassContext, View, Volume
+from corpuskit.stages.dedup._keep import check_scope, keep_columns, scope_columns
 from corpuskit.stages.dedup.substring_dedup import partitioned, suffix_array
 from corpuskit.stages.dedup.substring_dedup.symbols import (
     ENCODED_PER_SECOND,
+    DocumentSpans,
     Search,
     byte_spans,
     check_encoder,
@@ -43,8 +40,6 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from corpuskit.kernels.arrays import Bools, Float64s, Int64s
-    from corpuskit.stage import Known, PassContext, View, Volume
-    from corpuskit.stages.dedup.substring_dedup.symbols import DocumentSpans
 
 
 _TRIMS = {"char": trims.CHAR, "word": trims.WORD, "line": trims.LINE}

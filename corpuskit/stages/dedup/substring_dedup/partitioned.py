@@ -35,6 +35,7 @@ import pyarrow as pa
 
 from corpuskit.errors import DataError
 from corpuskit.formats.batch import frozen, numbers, utf8
+from corpuskit.kernels.arrays import AnyArray
 from corpuskit.kernels.substring.contexts import (
     Contexts,
     copy_contexts,
@@ -48,11 +49,12 @@ from corpuskit.kernels.substring.contexts import (
 )
 from corpuskit.kernels.substring.spans import subtract_spans
 from corpuskit.kernels.substring.winnow import MAX_SYMBOLS, gram_size, winnow
-from corpuskit.stage import Cost, Pass, Unit
+from corpuskit.stage import Cost, Pass, PassContext, PassPlan, Unit, Volume
 from corpuskit.stages import _routing
 from corpuskit.stages._numbers import among
 from corpuskit.stages.dedup.substring_dedup.symbols import (
     DocumentSpans,
+    Search,
     Symbols,
     read_symbols,
     symbol_type,
@@ -64,8 +66,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from corpuskit.kernels.arrays import Bytes, Int64s, Uint32s, Uint64s
-    from corpuskit.stage import PassContext, PassPlan, Volume
-    from corpuskit.stages.dedup.substring_dedup.symbols import Search
 
 
 _PLACE = [("start", pa.uint32()), ("at", pa.uint16()), ("last", pa.uint16())]
@@ -125,12 +125,7 @@ def passes(search: Search) -> tuple[Pass, ...]:
             _cells_if_hot,
             done_with=("winnow/fingerprints", "count/hot"),
         ),
-        Pass(
-            "recount",
-            partial(recount_range, search),
-            _refined_ranges,
-            done_with=REFINED,
-        ),
+        Pass("recount", partial(recount_range, search), _refined_ranges, done_with=REFINED),
         merge(places, PLACES, partial(_routes_to_cells, places)),
         Pass(
             "gather",
@@ -313,7 +308,7 @@ def refine_cell(search: Search, context: PassContext) -> None:
 
 def _write_windows(
     search: Search, context: PassContext, combined: Combined, rows: slice, run: str
-) -> list[NDArray[Any]]:
+) -> list[AnyArray]:
     """Write the windows of some contexts, equal ones once; return those of them that repeat."""
     width = combined.width
     size = search.window * width
@@ -481,11 +476,11 @@ class Combined(NamedTuple):
         repeats: windows of those that are left out, or of all that are not alone, as in SPANS.
     """
 
-    columns: dict[str, NDArray[Any]]
+    columns: dict[str, AnyArray]
     begins: Int64s
     values: Bytes
     width: int
-    repeats: list[NDArray[Any]]
+    repeats: list[AnyArray]
 
 
 def combine(search: Search, context: PassContext, rows: pa.Table) -> Combined:
@@ -522,7 +517,7 @@ def combine(search: Search, context: PassContext, rows: pa.Table) -> Combined:
 def _read_cell(search: Search, context: PassContext) -> Symbols:
     """Return all documents of a cell; scopes are in the fingerprints already."""
     batches = list(read_symbols(search, context))
-    pieces: list[NDArray[Any]] = [b.values[b.offsets[0] : b.offsets[-1]] for b in batches]
+    pieces: list[AnyArray] = [b.values[b.offsets[0] : b.offsets[-1]] for b in batches]
     values: Any = np.concatenate(pieces)
     sizes = np.concatenate([np.diff(batch.offsets) for batch in batches])
     return Symbols(
@@ -536,7 +531,7 @@ def _read_cell(search: Search, context: PassContext) -> Symbols:
 
 def repeated_spans(
     search: Search, first: Int64s, keys: Int64s, starts: Uint32s, lengths: Int64s
-) -> list[NDArray[Any]]:
+) -> list[AnyArray]:
     """Return the windows of contexts that are repeated, being equal to another one, as in SPANS.
 
     Args:
@@ -561,14 +556,14 @@ def _kinds(search: Search) -> tuple[tuple[int, bool], ...]:
     return ((_CUT, search.keep == "first"),)
 
 
-def _of_kind(columns: Sequence[NDArray[Any]], kind: int) -> DocumentSpans:
+def _of_kind(columns: Sequence[AnyArray], kind: int) -> DocumentSpans:
     """Return runs of windows of a kind, as in SPANS, sorted and joined."""
     keys, starts, ends, kinds = columns
     chosen = kinds == kind
     return merge_spans(keys[chosen], starts[chosen], ends[chosen])
 
 
-def _merge_kinds(columns: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
+def _merge_kinds(columns: Sequence[AnyArray]) -> list[AnyArray]:
     """Return runs of windows sorted and joined, those of each kind apart; columns of SPANS."""
     by_kind = [_of_kind(columns, kind) for kind in (_CUT, _ANY)]
     kinds = np.repeat(np.array([_CUT, _ANY], np.uint8), [len(runs.keys) for runs in by_kind])
@@ -598,7 +593,7 @@ def count_groups(context: PassContext, sizes: Int64s) -> None:
 
 
 def write(
-    context: PassContext, run: str, schema: pa.Schema, columns: Sequence[NDArray[Any] | pa.Array]
+    context: PassContext, run: str, schema: pa.Schema, columns: Sequence[AnyArray | pa.Array]
 ) -> None:
     """Write a run whose rows are in order."""
     arrays = [pa.array(column, field.type) for field, column in zip(schema, columns, strict=True)]

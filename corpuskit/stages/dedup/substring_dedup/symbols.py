@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, NamedTuple, Self
+from collections.abc import Iterator
+from typing import Literal, NamedTuple, Self
 
 import numpy as np
 from pydantic import Field, model_validator
 
 from corpuskit.formats.batch import frozen
+from corpuskit.kernels.arrays import Bytes, Int64s, Uint32s, Uint64s
 from corpuskit.paths import PathText
-from corpuskit.stage import Parameters
+from corpuskit.stage import Parameters, PassContext, View
 from corpuskit.stages.dedup._keep import (
     GLOBAL,
     MAX_SOURCES,
@@ -17,13 +19,6 @@ from corpuskit.stages.dedup._keep import (
     scope_columns,
     scope_hashes,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from corpuskit.kernels.arrays import Bytes, Int64s, Uint32s, Uint64s
-    from corpuskit.stage import PassContext, View
-
 
 RANK_BITS = 8
 """A preference among sources is one byte."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -11,17 +11,14 @@ import pyarrow.compute as pc
 from pydantic import Field, field_validator
 
 from corpuskit.formats.batch import utf8
+from corpuskit.kernels.arrays import Bytes, Int64s
 from corpuskit.kernels.filters.urls import decide_urls, find_bodies, find_domains, find_hosts
 from corpuskit.paths import PathText
-from corpuskit.stage import Cost, Example, Outcome, StreamingStage
+from corpuskit.stage import Cost, Example, Known, Outcome, StreamingStage, View, Volume
 from corpuskit.stages.filters._lists import file_of
 from corpuskit.stages.filters.url_filter import lists as url_lists
 
-if TYPE_CHECKING:
-    from corpuskit.kernels.arrays import Bytes, Int64s
-    from corpuskit.stage import Known, View, Volume
-
-    Hosts = tuple[Int64s, Int64s, Bytes]
+Hosts = tuple[Int64s, Int64s, Bytes]
 
 _MISSING = "missing_url"
 _OWN: dict[str, Any] = {"use_integrated_lists": False}
@@ -74,9 +71,7 @@ class UrlFilter(StreamingStage):
             {**_OWN, "soft_banned_words": _WORDS},
         ),
         Example(
-            "https://example.org/che-ap",
-            "blacklisted_subword",
-            {**_OWN, "banned_subwords": _WORDS},
+            "https://example.org/che-ap", "blacklisted_subword", {**_OWN, "banned_subwords": _WORDS}
         ),
         Example(
             "https://a.example.org",
@@ -184,10 +179,7 @@ def _hosts(offsets: Int64s, data: Bytes) -> tuple[Hosts, Hosts]:
     hosts = [_wide_host(data[starts[row] : ends[row]].tobytes().decode()) for row in rows]
     spelt = [host.encode() for host in hosts]
     small = [".".join(label.lower() for label in host.split(".")).encode() for host in hosts]
-    return (
-        _appended(starts, ends, data, rows, spelt),
-        _appended(starts, ends, lower, rows, small),
-    )
+    return (_appended(starts, ends, data, rows, spelt), _appended(starts, ends, lower, rows, small))
 
 
 def _wide_host(host: str) -> str:

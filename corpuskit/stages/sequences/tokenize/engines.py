@@ -27,6 +27,7 @@ from corpuskit.stages.sequences.tokenize.definition import (
     without_names,
 )
 from corpuskit.stages.sequences.tokenize.encoders import (
+    Encoder,
     GigatokenEncoder,
     ReferenceEncoder,
     SentencePieceEncoder,
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from corpuskit.kernels.arrays import Int64s
-    from corpuskit.stages.sequences.tokenize.encoders import Encoder
     from corpuskit.stages.sequences.tokenize.sentencepiece import SentencePieceModel
 
 
@@ -107,11 +107,7 @@ def is_installed(library: str) -> bool:
 
 @functools.lru_cache(maxsize=4)
 def _open(
-    named: Named,
-    stamps: tuple[int, ...],
-    engine: Engine,
-    specials: Specials,
-    allow_special: bool,
+    named: Named, stamps: tuple[int, ...], engine: Engine, specials: Specials, allow_special: bool
 ) -> Encoder:
     del stamps  # a file that changed is another file
     definition = define(named)

@@ -14,15 +14,12 @@ import functools
 import hashlib
 import itertools
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from corpuskit.errors import UsageError, suggest
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
 
 TEKKEN_SPECIALS = (
     "<unk>", "<s>", "</s>", "[INST]", "[/INST]", "[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]",

@@ -13,16 +13,13 @@ import functools
 import itertools
 import re
 import struct
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from corpuskit.errors import UsageError
 from corpuskit.stages.sequences.tokenize.ranks import added_tokens
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
-
 
 PIECES, TRAINER, NORMALIZER = 1, 2, 3
 """Fields of a model."""

@@ -8,21 +8,17 @@ import decimal
 import json
 import math
 import uuid
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from corpuskit.formats.batch import large_strings, utf8
+from corpuskit.kernels.arrays import Bytes, Int64s
 from corpuskit.kernels.jit import kernel
 from corpuskit.stages.sources._json import PLAIN
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from corpuskit.kernels.arrays import Bytes, Int64s
-
 
 HEX = np.frombuffer(b"0123456789abcdef", np.uint8)
 
