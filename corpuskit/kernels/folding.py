@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from corpuskit.kernels.arrays import frozen, join_bytes
 from corpuskit.kernels.hashing import load64, store64
 from corpuskit.kernels.jit import kernel
 from corpuskit.kernels.utf8 import (
@@ -41,10 +42,8 @@ def lower_texts(offsets: Int64s, data: Bytes) -> tuple[Int64s, Bytes]:
         for row in np.flatnonzero(odd).tolist():
             text = data[offsets[row] : offsets[row + 1]].tobytes().decode()
             pieces[row] = text.lower().encode()
-        bounds = np.cumsum([0, *map(len, pieces)], dtype=np.int64)
-        lower = np.frombuffer(b"".join(pieces), np.uint8)
-    bounds.flags.writeable = lower.flags.writeable = False
-    return bounds, lower
+        return join_bytes(pieces)
+    return frozen(bounds), frozen(lower)
 
 
 @kernel
@@ -104,10 +103,8 @@ def fold_texts(offsets: Int64s, data: Bytes) -> tuple[Int64s, Bytes]:
     Lower case is that of `characters`: U+0130 becomes a plain i, a final sigma one like any other.
     Read-only, as Arrow's buffers are.
     """
-    folded = _fold(offsets, data, characters())
-    for array in folded:
-        array.flags.writeable = False
-    return folded
+    bounds, folded = _fold(offsets, data, characters())
+    return frozen(bounds), frozen(folded)
 
 
 @kernel

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from corpuskit.kernels.arrays import Bools, Bytes, Int32s, Int64s, Uint32s, Uint64s
+from corpuskit.kernels.arrays import Bools, Bytes, Int32s, Int64s, Uint32s, Uint64s, frozen
 from corpuskit.kernels.hashing import load64, store64, xxh64
 from corpuskit.kernels.jit import inline, kernel
 from corpuskit.kernels.utf8 import (
@@ -124,8 +124,7 @@ def fold_units(
     O(B), allocates 1.5 B bytes; whitespace at either end is left out first.
     """
     folded, bounds = _fold_units(data, starts, ends, table)
-    folded.flags.writeable = False
-    return folded, bounds[:-1], bounds[1:]
+    return frozen(folded), bounds[:-1], bounds[1:]
 
 
 @kernel
@@ -248,8 +247,7 @@ def _table(codes: Uint32s, drops: Iterable[int], spaces: Bools) -> Uint64s:
         for place, byte in enumerate(form):
             table |= np.where(widths == width, byte << np.uint64(8 * place), np.uint64(0))
     table[list(drops)] = 0
-    table.flags.writeable = False
-    return table
+    return frozen(table)
 
 
 @kernel

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from corpuskit.kernels.arrays import Bytes, Int64s
+from corpuskit.kernels.arrays import Bytes, Int64s, frozen
 from corpuskit.kernels.jit import kernel
 
 
@@ -19,7 +19,7 @@ def replace_spans(
     codes: Bytes,
     replacements: Sequence[bytes],
 ) -> tuple[Int64s, Bytes]:
-    """Return the texts with span i replaced by `replacements[codes[i]]`; O(B), allocates the copy.
+    """Return the texts with span i replaced by `replacements[codes[i]]`, read-only; O(B).
 
     Args:
         offsets, data: the texts, N of them.
@@ -35,7 +35,7 @@ def replace_spans(
     moved = offsets - offsets[0] + np.cumsum(change)
     output = np.empty(moved[-1], np.uint8)
     _splice(offsets, data, rows, starts, ends, codes, begins, sizes, pieces, moved, output)
-    return moved, output
+    return frozen(moved), frozen(output)
 
 
 @kernel

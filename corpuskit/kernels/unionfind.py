@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from corpuskit.kernels.arrays import frozen
 from corpuskit.kernels.jit import inline, kernel
 
 if TYPE_CHECKING:
@@ -103,9 +104,7 @@ def connect(left: Int64s, right: Int64s) -> tuple[Int64s, Int64s]:
     nodes = _distinct(ends)
     del ends
     # Read-only, as edges out of Arrow are: each kind of array compiles the kernel once more.
-    left, right = left.view(), right.view()
-    left.flags.writeable = right.flags.writeable = False
-    return nodes, components(nodes, left, right)
+    return nodes, components(nodes, frozen(left), frozen(right))
 
 
 @kernel

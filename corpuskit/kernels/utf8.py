@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from corpuskit.kernels.arrays import Bools, Bytes, Int64s, Uint32s
+from corpuskit.kernels.arrays import Bools, Bytes, Int64s, Uint32s, frozen
 from corpuskit.kernels.jit import inline, kernel
 
 ELLIPSIS = "\u2026"
@@ -180,8 +180,7 @@ def char_table(*tests: Callable[[str], bool]) -> Bytes:
         else:
             hits = np.fromiter(map(test, map(chr, range(len(table)))), np.bool_, len(table))
         table[hits] |= 1 << bit
-    table.flags.writeable = False
-    return table
+    return frozen(table)
 
 
 NUM_CODES = 0x40000
@@ -206,8 +205,7 @@ def characters() -> Uint32s:
         for match in re.finditer(pattern, lower):
             table[match.start() : match.end()] |= bit
     table[0x130] |= CHAR_ENDS
-    table.flags.writeable = False
-    return table
+    return frozen(table)
 
 
 # ----------------------------------------------------------------------

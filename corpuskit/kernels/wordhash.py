@@ -13,7 +13,7 @@ import unicodedata
 
 import numpy as np
 
-from corpuskit.kernels.arrays import Bytes, Int32s, Int64s, Uint32s, Uint64s
+from corpuskit.kernels.arrays import Bytes, Int32s, Int64s, Uint32s, Uint64s, frozen
 from corpuskit.kernels.hashing import load64, load_tail, mix64
 from corpuskit.kernels.jit import inline, kernel
 from corpuskit.kernels.utf8 import (
@@ -45,8 +45,7 @@ def _byte_kinds() -> Bytes:
     table[[ord("_"), *range(ord("0"), ord("9") + 1), *range(0x80, 0x100)]] = 1
     for first in (ord("a"), ord("A")):
         table[first : first + 26] = 1
-    table.flags.writeable = False
-    return table
+    return frozen(table)
 
 
 BYTE_KINDS = _byte_kinds()
@@ -259,9 +258,7 @@ def folded_characters() -> Uint64s:
         inside = table[first : last + 1]
         inside[(inside & _LETTER) != 0] |= _ALONE
     table[[ord(char) for char in _PASSED_CHARS]] = _PASSED
-    found = table.astype(np.uint64)
-    found.flags.writeable = False
-    return found
+    return frozen(table.astype(np.uint64))
 
 
 def _folded(code: int, known: Int64s) -> int:

@@ -9,8 +9,7 @@ import unicodedata
 
 import numpy as np
 
-from corpuskit.formats.batch import frozen
-from corpuskit.kernels.arrays import Bytes, Int64s
+from corpuskit.kernels.arrays import Bytes, Int64s, frozen, join_bytes
 from corpuskit.kernels.folding import (
     BECOMES,
     DIGIT,
@@ -47,8 +46,7 @@ def simplify_texts(offsets: Int64s, data: Bytes) -> tuple[Int64s, Bytes]:
         for row in np.flatnonzero(odd).tolist():
             text = lower[1][lower[0][row] : lower[0][row + 1]].tobytes().decode()
             pieces[row] = _simplify(text).encode()
-        bounds = np.cumsum([0, *map(len, pieces)], dtype=np.int64)
-        simple = np.frombuffer(b"".join(pieces), np.uint8)
+        return join_bytes(pieces)
     return frozen(bounds), frozen(simple)
 
 
@@ -97,6 +95,4 @@ def characters() -> Simple:
     # Last: the full-width digit one counts as punctuation, too, but numbers come first.
     kinds[[match.start() for match in regex.finditer(r"\p{Nd}", joined)]] = DIGIT
     kinds[[ord(char) for char in _SEPARATORS]] |= SEPARATES
-    coded = [text.encode() for text in replacements]
-    starts = np.array([0, *itertools.accumulate(map(len, coded))], np.int64)
-    return Simple(kinds, which, starts, np.frombuffer(b"".join(coded), np.uint8))
+    return Simple(kinds, which, *join_bytes([text.encode() for text in replacements]))

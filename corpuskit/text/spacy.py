@@ -21,6 +21,7 @@ import numpy as np
 
 from corpuskit.errors import UsageError
 from corpuskit.formats.derived import Derived, derived
+from corpuskit.kernels.arrays import join_bytes
 from corpuskit.kernels.words import english
 from corpuskit.kernels.words.english import NO_RULES, NUM_CODES, Rules
 from corpuskit.kernels.words.lexicon import char_kinds
@@ -176,9 +177,7 @@ class Answers(NamedTuple):
 
 def answers(chunks: Sequence[Sequence[str]], seams: dict[int, frozenset[Seam]]) -> Answers:
     """Return chunks, given by their words, as arrays."""
-    words = [word.encode() for chunk in chunks for word in chunk]
-    ends = np.cumsum([0, *map(len, words)], dtype=np.int64)
-    data = np.frombuffer(b"".join(words), np.uint8)
+    ends, data = join_bytes([word.encode() for chunk in chunks for word in chunk])
     return Answers(data, ends[:-1], ends[1:], np.array([*map(len, chunks)], np.int64), seams)
 
 

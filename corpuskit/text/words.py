@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 import numpy as np
 
 from corpuskit.errors import UsageError, suggest
+from corpuskit.kernels.arrays import frozen, join_bytes
 from corpuskit.kernels.utf8 import TERMINAL, char_table
 from corpuskit.kernels.words import learn as wordlearn
 from corpuskit.kernels.words import split as wordsplit
 from corpuskit.kernels.words.boundaries import CLASSES, IS_PICTOGRAPH, IS_SPACE
 from corpuskit.kernels.words.english import NO_RULES, Rules, room
-from corpuskit.kernels.words.lexicon import Lexicon, Words, char_kinds, frozen
+from corpuskit.kernels.words.lexicon import Lexicon, Words, char_kinds
 from corpuskit.kernels.words.split import SPACE_KINDS, ChunkMemory, Seams
 from corpuskit.text import spacy
 from corpuskit.text.languages import common_codes, names_of
@@ -183,8 +184,7 @@ class _SeamTable:
             frozen(np.array(self._numbers, np.int64)),
             frozen(np.cumsum([0, *sizes], dtype=np.int64)),
             frozen(np.array(sides, np.uint8)),
-            frozen(np.cumsum([0, *map(len, texts)], dtype=np.int64)),
-            np.frombuffer(b"".join(texts), np.uint8),
+            *join_bytes(texts),
             self._forbidden,
         )
 

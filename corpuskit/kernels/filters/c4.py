@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from corpuskit.kernels.arrays import Bytes, Int32s, Int64s
+from corpuskit.kernels.arrays import Bytes, Int32s, Int64s, frozen
 from corpuskit.kernels.jit import kernel
 from corpuskit.kernels.spans import add_cut, close_gap, fill_gap, replace_spans
 from corpuskit.kernels.utf8 import (
@@ -72,11 +72,9 @@ def rewrite_lines(
     num = cut_bounds[-1]
     rows = np.repeat(np.arange(num_docs), np.diff(cut_bounds))
     begins = offsets[rows]
-    used = text[: moved[-1]]
-    moved.flags.writeable = used.flags.writeable = False
     return LineDraft(
-        moved, used, codes, num_lines, rows, starts[:num] - begins, ends[:num] - begins,
-        cut_codes[:num],
+        frozen(moved), frozen(text[: moved[-1]]), codes, num_lines, rows, starts[:num] - begins,
+        ends[:num] - begins, cut_codes[:num],
     )  # fmt: skip
 
 
@@ -88,9 +86,7 @@ def strip_texts(offsets: Int64s, data: Bytes) -> tuple[Int64s, Bytes]:
     rows = np.flatnonzero(ends < offsets[1:])
     starts, stops = ends - offsets[:-1], np.diff(offsets)
     nothing = np.zeros(len(rows), np.uint8)
-    moved, text = replace_spans(offsets, data, rows, starts[rows], stops[rows], nothing, [b""])
-    moved.flags.writeable = text.flags.writeable = False
-    return moved, text
+    return replace_spans(offsets, data, rows, starts[rows], stops[rows], nothing, [b""])
 
 
 _NONE = np.empty(0, np.int64)
@@ -246,9 +242,7 @@ def _phrase_tables() -> tuple[Bytes, Int64s, Bytes]:
     for row, (phrase, letter, rule) in enumerate(_LISTED):
         bounds[row] = (at, at + len(phrase), phrase.index(letter), rule)
         at += len(phrase)
-    for table in (anchors, bounds):
-        table.flags.writeable = False
-    return data, bounds, anchors
+    return data, frozen(bounds), frozen(anchors)
 
 
 PHRASES, PHRASE_BOUNDS, ANCHORS = _phrase_tables()
@@ -334,8 +328,7 @@ def _byte_kinds() -> Bytes:
     table = np.zeros(256, np.uint8)
     table[[10, 11, 12, 13, 28, 29, 30, 0xC2, 0xE2]] = _BREAK
     table[ord("[")] = BRACKET
-    table.flags.writeable = False
-    return table
+    return frozen(table)
 
 
 BYTE_KINDS = _byte_kinds()

@@ -6,7 +6,7 @@ import functools
 
 import numpy as np
 
-from corpuskit.kernels.arrays import Bytes, Float64s, Int64s
+from corpuskit.kernels.arrays import Bytes, Float64s, Int64s, frozen
 from corpuskit.kernels.jit import kernel
 from corpuskit.kernels.utf8 import char_table, char_width, code_point, line_break_width
 
@@ -44,8 +44,7 @@ def _encoded_bytes() -> Bytes:
     table[[*letters, *b"0123456789+/\n="]] |= _OF_BASE64
     table[[*b"0123456789abcdefABCDEF"]] |= _OF_DIGITS | _OF_PAIRS
     table[[*b"x\\, \t\n\v\f\r\x1c\x1d\x1e\x1f", *range(128, 256)]] |= _OF_PAIRS
-    table.flags.writeable = False
-    return table
+    return frozen(table)
 
 
 @kernel

@@ -8,7 +8,7 @@ from collections.abc import Collection
 
 import numpy as np
 
-from corpuskit.kernels.arrays import Bytes, Float64s, Int64s, Uint64s
+from corpuskit.kernels.arrays import Bytes, Float64s, Int64s, Uint64s, frozen
 from corpuskit.kernels.hashing import xxh64
 from corpuskit.kernels.jit import kernel
 from corpuskit.kernels.utf8 import TERMINAL, code_point, count_chars, skip_space
@@ -43,8 +43,7 @@ def _stop_table(chars: frozenset[str]) -> Bytes:
     """Code point -> whether it is one of `chars`; 1.1 MB, read-only."""
     table = np.zeros(sys.maxunicode + 1, np.uint8)
     table[[ord(char) for char in chars]] = 1
-    table.flags.writeable = False
-    return table
+    return frozen(table)
 
 
 @kernel

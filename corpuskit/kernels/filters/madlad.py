@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from corpuskit.kernels.arrays import join_bytes
 from corpuskit.kernels.jit import kernel
 from corpuskit.kernels.utf8 import char_table, char_width, code_point, skip_space
 
@@ -69,8 +70,7 @@ def _coded(entries: tuple[str, ...]) -> tuple[Int64s, Bytes, Bytes]:
         pairs[[entry[0] << 8 | second for second in seconds]] = _ENTRY
     pairs[32 << 8 : 33 << 8] |= _SPACED
     pairs[44 << 8 | 32] |= _SPACED
-    offsets = np.cumsum([0, *map(len, coded)], dtype=np.int64)
-    return offsets, np.frombuffer(b"".join(coded) + b"\0", np.uint8), pairs
+    return *join_bytes(coded, b"\0"), pairs
 
 
 @kernel

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from corpuskit.kernels.arrays import frozen, join_bytes
 from corpuskit.kernels.hashing import load64
 from corpuskit.kernels.jit import inline, kernel
 from corpuskit.kernels.utf8 import (
@@ -58,8 +59,7 @@ def _byte_kinds() -> Bytes:
     """Byte -> whether it may be a hash, a part of an ellipsis or of a line boundary."""
     table = np.zeros(256, np.uint8)
     table[[10, 11, 12, 13, 28, 29, 30, ord("#"), ord("."), 0xC2, 0xE2]] = 1
-    table.flags.writeable = False
-    return table
+    return frozen(table)
 
 
 _BYTE_KINDS = _byte_kinds()
@@ -88,8 +88,7 @@ def _spaced_kinds() -> NDArray[np.uint16]:
         (_BEYOND, range(128, 256)),
     ):
         table[[*chosen]] |= bit
-    table.flags.writeable = False
-    return table
+    return frozen(table)
 
 
 def measure_spaced_quality(offsets: Int64s, data: Bytes, stop_words: tuple[str, ...]) -> Float64s:
@@ -101,8 +100,7 @@ def measure_spaced_quality(offsets: Int64s, data: Bytes, stop_words: tuple[str, 
     firsts = np.searchsorted([word[0] for word in coded], np.arange(257))
     return _measure_spaced(
         offsets, data, _spaced_kinds(), char_kinds(), lengths, firsts,
-        np.cumsum([0, *map(len, coded)], dtype=np.int64),
-        np.frombuffer(b"".join(coded) + b"\0", np.uint8),
+        *join_bytes(coded, b"\0"),
     )  # fmt: skip
 
 
@@ -367,8 +365,7 @@ def _folded(stop_words: Sequence[str]) -> tuple[Bytes, Int64s, Bytes]:
     for word in coded:
         gate[[word[0], word[:1].upper()[0]]] = 1
         gate[_KELVIN[0]] |= word[:1] == b"k"
-    offsets = np.cumsum([0, *map(len, coded)], dtype=np.int64)
-    return gate, offsets, np.frombuffer(b"".join(coded) + b"\0", np.uint8)
+    return gate, *join_bytes(coded, b"\0")
 
 
 @kernel

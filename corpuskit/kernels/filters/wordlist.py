@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from corpuskit.kernels.arrays import Bytes, Int32s, Int64s, Uint32s
+from corpuskit.kernels.arrays import Bytes, Int32s, Int64s, Uint32s, frozen
 from corpuskit.kernels.hashing import load64, load_tail, mix64
 from corpuskit.kernels.jit import kernel
 from corpuskit.kernels.stringset import HASH_PRIME, HASH_START, Table, find, make_table
@@ -87,8 +87,7 @@ def compile_words(entries: Iterable[str], *, whole_words: bool) -> WordList:
     pieces = np.zeros(1 << max((2 * len(begins)).bit_length(), 13), np.uint8)
     firsts = make_table(list(begins))
     _set_bits(pieces, firsts)
-    odd.flags.writeable = pieces.flags.writeable = False
-    return WordList(table, pieces, odd, longest, has_odd, whole_words)
+    return WordList(table, frozen(pieces), frozen(odd), longest, has_odd, whole_words)
 
 
 @kernel

@@ -7,7 +7,7 @@ import unicodedata
 
 import numpy as np
 
-from corpuskit.kernels.arrays import Bytes, Int32s, Int64s, Uint32s
+from corpuskit.kernels.arrays import Bytes, Int32s, Int64s, Uint32s, frozen
 from corpuskit.kernels.jit import kernel
 from corpuskit.kernels.utf8 import char_table, code_point
 
@@ -127,8 +127,7 @@ def char_kinds() -> Bytes:
     marks = [unicodedata.category(char)[0] == "M" for char in map(chr, range(len(kinds)))]
     kinds[marks] |= _EXTENDS
     kinds[[0x200C, 0x200D]] |= _EXTENDS  # joiners
-    kinds.flags.writeable = False
-    return kinds
+    return frozen(kinds)
 
 
 @kernel

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from corpuskit.kernels.arrays import frozen
 from corpuskit.kernels.jit import kernel
 from corpuskit.kernels.utf8 import char_width, code_point
 
@@ -408,9 +409,7 @@ def rules(
         max(map(len, texts), default=0),
         int(digit_hyphens),
     )
-    for array in made[:-2]:
-        array.flags.writeable = False
-    return made
+    return Rules(*map(frozen, made[:-2]), *made[-2:])
 
 
 @kernel

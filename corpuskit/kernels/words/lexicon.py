@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from corpuskit.kernels.arrays import AnyArray, Bytes, Int32s, Int64s, Uint64s
+from corpuskit.kernels.arrays import AnyArray, Bytes, Int32s, Int64s, Uint64s, frozen
 from corpuskit.kernels.jit import inline, kernel
 from corpuskit.kernels.utf8 import NUM_CODES, PUNCTUATION, TERMINAL, char_width, code_point
 
@@ -195,19 +195,11 @@ def char_kinds(sentence_ends: frozenset[str] = frozenset()) -> Bytes:
     others = np.flatnonzero(~np.strings.isalnum(chars)).tolist()
     table[[code for code in others if unicodedata.category(chr(code))[0] == "P"]] |= PUNCT
     table[_codes(sentence_ends)] |= SENTENCE_END
-    table.flags.writeable = False
-    return table
+    return frozen(table)
 
 
 def _codes(chars: Iterable[str]) -> list[int]:
     return [ord(char) for char in chars if ord(char) < NUM_CODES]
-
-
-def frozen(array: AnyArray) -> AnyArray:
-    """Return a read-only view: kernels are compiled for those alone."""
-    view = array.view()
-    view.flags.writeable = False
-    return view
 
 
 def _longer(array: AnyArray, used: int, room: int) -> AnyArray:

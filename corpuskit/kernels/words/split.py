@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from corpuskit.kernels.arrays import Bytes, Int32s, Int64s, Uint64s
+from corpuskit.kernels.arrays import Bytes, Int32s, Int64s, Uint64s, frozen
 from corpuskit.kernels.hashing import load64, load_tail
 from corpuskit.kernels.jit import inline, kernel, packed_kernel
 from corpuskit.kernels.utf8 import wide_space_width
@@ -375,8 +375,7 @@ def _space_kinds() -> Bytes:
     table = np.full(256, _WORD, np.uint8)
     table[[9, 10, 11, 12, 13, 28, 29, 30, 31, 32]] = _SPACE
     table[[0xC2, 0xE1, 0xE2, 0xE3]] = _WIDE
-    table.flags.writeable = False
-    return table
+    return frozen(table)
 
 
 SPACE_KINDS = _space_kinds()

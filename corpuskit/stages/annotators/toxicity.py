@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 from pydantic import Field, model_validator
 
-from corpuskit.formats.batch import Utf8, frozen
-from corpuskit.kernels.arrays import Bytes
+from corpuskit.formats.batch import Utf8
+from corpuskit.kernels.arrays import Bytes, frozen
 from corpuskit.kernels.filters.c4 import sentence_edges, sentence_spans
 from corpuskit.kernels.lines import cut_units
 from corpuskit.kernels.spans import replace_spans
@@ -109,7 +109,7 @@ class Toxicity(ScoringStage):
         rows, begins, stops, _ = cut_units(offsets, data, docs, starts, ends, is_cut)
         which = np.full(len(rows), 3, np.uint8)
         nothing = np.zeros(len(rows), np.uint8)
-        moved, left = replace_spans(offsets, data, rows, begins, stops, nothing, [b""])
+        left = replace_spans(offsets, data, rows, begins, stops, nothing, [b""])
         kept = codes[rows] == 0
         spans = Spans(rows[kept], begins[kept], stops[kept], which[kept])
-        return Utf8(frozen(moved), frozen(left)), spans
+        return Utf8(*left), spans

@@ -18,8 +18,8 @@ import pyarrow as pa
 from pydantic import Field, model_validator
 
 from corpuskit.errors import UsageError
-from corpuskit.formats.batch import ByteSpans, frozen, numbers
-from corpuskit.kernels.arrays import Bools, Bytes, Int32s, Int64s, Uint32s, Uint64s
+from corpuskit.formats.batch import ByteSpans, numbers
+from corpuskit.kernels.arrays import Bools, Bytes, Int32s, Int64s, Uint32s, Uint64s, frozen
 from corpuskit.kernels.filters.c4 import sentence_edges, sentence_spans
 from corpuskit.kernels.lines import (
     case_digits_table,

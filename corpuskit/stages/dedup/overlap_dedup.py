@@ -24,8 +24,8 @@ import numpy as np
 import pyarrow as pa
 from pydantic import Field, model_validator
 
-from corpuskit.formats.batch import ByteSpans, frozen, numbers
-from corpuskit.kernels.arrays import Int32s, Int64s, Uint64s
+from corpuskit.formats.batch import ByteSpans, numbers
+from corpuskit.kernels.arrays import Int32s, Int64s, Uint64s, frozen
 from corpuskit.kernels.lines import cut_units, find_units
 from corpuskit.kernels.unionfind import first_of_group
 from corpuskit.kernels.words.boundaries import group_ngrams, unit_ngrams

@@ -10,6 +10,7 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from corpuskit.formats.batch import Utf8
+from corpuskit.kernels.arrays import join_bytes
 from corpuskit.kernels.filters.c4 import (
     RULES,
     UNKNOWN,
@@ -199,9 +200,7 @@ class C4Quality(StreamingStage):
 
     def _split(self, text: bytes) -> tuple[Int64s, Bytes, Words]:
         """Return one text as buffers, and its words."""
-        offsets = np.array([0, len(text)])
-        data = np.frombuffer(text + b"\0", np.uint8)
-        offsets.flags.writeable = False
+        offsets, data = join_bytes([text], b"\0")
         return offsets, data, splitter("spacy", self.language)(offsets, data)
 
     def _measures(self, codes: Bytes, num_sentences: Float64s) -> dict[str, Any]:

@@ -220,11 +220,7 @@ def _content(data: Bytes, lines: linerules.MeasuredLines, line: int) -> str:
 
 def _without(text: Utf8, cuts: Cuts) -> Utf8:
     nothing = np.zeros(len(cuts.rows), np.uint8)
-    offsets, data = replace_spans(
-        text.offsets, text.data, cuts.rows, cuts.starts, cuts.ends, nothing, [b""]
-    )
-    offsets.flags.writeable = data.flags.writeable = False
-    return Utf8(offsets, data)
+    return Utf8(*replace_spans(*text, cuts.rows, cuts.starts, cuts.ends, nothing, [b""]))
 
 
 def _outside(cuts: list[tuple[int, int, int]], size: int) -> list[tuple[int, int]]:

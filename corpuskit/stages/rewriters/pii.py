@@ -11,7 +11,7 @@ import pyarrow as pa
 from pydantic import Field, model_validator
 
 from corpuskit.formats.batch import Utf8, large_strings, utf8
-from corpuskit.kernels.arrays import Bools, Bytes, Float64s, Int64s
+from corpuskit.kernels.arrays import Bools, Bytes, Float64s, Int64s, frozen
 from corpuskit.kernels.pii.scan import KINDS, PiiMatches, find_pii
 from corpuskit.kernels.spans import replace_spans
 from corpuskit.stage import Example, Outcome, Spans, StreamingStage, View
@@ -276,7 +276,7 @@ def _put(text: Utf8, matches: PiiMatches, pieces: Sequence[Sequence[bytes]]) -> 
     flat = [piece for options in pieces for piece in options]
     assert len(flat) <= 256, "codes are bytes"
     place = (matches.rows, matches.starts, matches.ends, codes.astype(np.uint8))
-    return _frozen(*replace_spans(text.offsets, text.data, *place, flat))
+    return Utf8(*replace_spans(text.offsets, text.data, *place, flat))
 
 
 def _mask(text: Utf8, matches: PiiMatches, character: str) -> Utf8:
@@ -287,13 +287,7 @@ def _mask(text: Utf8, matches: PiiMatches, character: str) -> Utf8:
     begins = text.offsets[matches.rows] - first + matches.starts
     within = np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
     output[np.repeat(begins, sizes) + within] = ord(character)
-    return _frozen(text.offsets - first, output)
-
-
-def _frozen(offsets: Int64s, data: Bytes) -> Utf8:
-    """Kernels are compiled for read-only arrays, as Arrow's are."""
-    offsets.flags.writeable = data.flags.writeable = False
-    return Utf8(offsets, data)
+    return Utf8(frozen(text.offsets - first), frozen(output))
 
 
 def mask_texts(texts: pa.Array) -> pa.Array:

@@ -51,12 +51,9 @@ class SymbolLines(StreamingStage):
         rows, starts, ends, codes, kinds = np.array(changes, np.int64).reshape(-1, 5).T.copy()
         piece = self.replacement.encode()
         pieces = [b"", b"\n", piece, b"\n" + piece, piece + b"\n", b"\n" + piece + b"\n"]
-        offsets, data = replace_spans(
-            text.offsets, text.data, rows, starts, ends, kinds.astype(np.uint8), pieces
-        )
-        offsets.flags.writeable = data.flags.writeable = False
+        after = Utf8(*replace_spans(*text, rows, starts, ends, kinds.astype(np.uint8), pieces))
         spans = Spans(rows, starts, ends, codes.astype(np.uint8), "replace")
-        return Outcome(text=Utf8(offsets, data), spans=spans)
+        return Outcome(text=after, spans=spans)
 
 
 def _changes(

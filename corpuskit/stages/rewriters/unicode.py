@@ -12,7 +12,7 @@ import numpy as np
 
 from corpuskit.errors import UsageError
 from corpuskit.formats.batch import Utf8
-from corpuskit.kernels.arrays import Bytes
+from corpuskit.kernels.arrays import Bytes, frozen
 from corpuskit.kernels.utf8 import hold_any
 from corpuskit.stage import Example, Outcome, Spans, StreamingStage, View
 
@@ -158,8 +158,7 @@ class Unicode(StreamingStage):
             wanted[0x1B] = 1
         if self.line_ends == "lf" or (is_fixed and self.fix_line_breaks):
             wanted[ord("\r")] = 1
-        wanted.flags.writeable = False
-        return wanted
+        return frozen(wanted)
 
 
 def _run(steps: list[tuple[int, Callable[[str], str]]], text: str) -> tuple[int, str]:
@@ -185,8 +184,7 @@ def _replaced(text: Utf8, changed: dict[int, tuple[int, bytes]]) -> Utf8:
     pieces.append(text.data[text.offsets[at] : text.offsets[-1]].tobytes())
     offsets = np.zeros(len(text) + 1, np.int64)
     np.cumsum(sizes, out=offsets[1:])
-    offsets.flags.writeable = False
-    return Utf8(offsets, np.frombuffer(b"".join(pieces), np.uint8))
+    return Utf8(frozen(offsets), np.frombuffer(b"".join(pieces), np.uint8))
 
 
 def _spans(text: Utf8, changed: dict[int, tuple[int, bytes]]) -> Spans:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from corpuskit.formats.batch import POSITION_BITS
-from corpuskit.kernels.arrays import Bytes, Int64s
+from corpuskit.kernels.arrays import Bytes, Int64s, frozen
 from corpuskit.kernels.jit import kernel
 from corpuskit.stage import InputFile, Slice
 from corpuskit.stages.sources._json import mark_width
@@ -141,10 +141,9 @@ def _joined(blocks: list[RecordBlock]) -> RecordBlock:
     gap = np.array([10], np.uint8)
     firsts = np.cumsum([0, *(len(block.data) + 1 for block in blocks[:-1])]).tolist()
     data = np.concatenate([piece for block in blocks for piece in (block.data, gap)])
-    data.flags.writeable = False  # as those that come alone: kernels are compiled for one kind
     return RecordBlock(
         np.concatenate([block.positions for block in blocks]),
-        data,
+        frozen(data),  # as those that come alone
         np.concatenate([b.starts + first for b, first in zip(blocks, firsts, strict=True)]),
         np.concatenate([b.ends + first for b, first in zip(blocks, firsts, strict=True)]),
         tuple(itertools.chain.from_iterable(block.too_long for block in blocks)),

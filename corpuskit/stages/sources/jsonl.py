@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from corpuskit.errors import DataError, UsageError, suggest
 from corpuskit.formats.batch import large_strings, utf8
-from corpuskit.kernels.arrays import Bools, Bytes, Int64s
+from corpuskit.kernels.arrays import Bools, Bytes, Int64s, frozen, join_bytes
 from corpuskit.stage import InputFile, Reject, Slice, SourceBatch
 from corpuskit.stages.sources._columns import BrokenRules, ColumnSource, is_utf8, pick
 from corpuskit.stages.sources._json import (
@@ -165,7 +165,7 @@ class Members:
     """
 
     def __init__(self, block: RecordBlock, names: Sequence[str], *, with_extra: bool) -> None:
-        self._names = _packed([_dumps(name)[1:-1] for name in names])
+        self._offsets, self._names = join_bytes([_dumps(name)[1:-1] for name in names])
         self._data, self._starts, self._ends = block.data, block.starts, block.ends.copy()
         self._with_extra = with_extra
         broken = _not_utf8(block)
@@ -177,7 +177,7 @@ class Members:
         self.states[broken] = INVALID
 
     def _parse(self, *, is_plain: bool = False) -> None:
-        num, width, size = len(self._starts), len(self._names[1]) - 1, len(self._data)
+        num, width, size = len(self._starts), len(self._offsets) - 1, len(self._data)
         self._taken = Taken(
             texts=np.empty(size, np.uint8),
             text_offsets=np.empty(num + 1, np.int64),
@@ -188,7 +188,7 @@ class Members:
             spans=np.zeros((num, width, 2), np.int64),
         )
         self.states = parse_lines(
-            self._data, self._starts, self._ends, *self._names, is_plain, self._taken
+            self._data, self._starts, self._ends, self._names, self._offsets, is_plain, self._taken
         )
         self.replaced = self._taken.replaced
 
@@ -201,8 +201,7 @@ class Members:
             pieces.append(np.frombuffer(plain, np.uint8))
             self._starts[row], self._ends[row] = size, size + len(plain)
             size += len(plain)
-        self._data = np.concatenate(pieces)
-        self._data.flags.writeable = False
+        self._data = frozen(np.concatenate(pieces))
         self._parse(is_plain=True)
         self.states[odd[self.states[odd] == BLANK]] = ODD
 
@@ -256,11 +255,6 @@ class Members:
         """Return the members not wanted as JSON objects, null where a line has none."""
         offsets = self._taken.extra_offsets
         return large_strings(offsets, self._taken.extra, np.diff(offsets) == 0).cast(pa.string())
-
-
-def _packed(names: Sequence[bytes]) -> tuple[Bytes, Int64s]:
-    sizes = [0, *(len(name) for name in names)]
-    return np.frombuffer(b"".join(names), np.uint8), np.cumsum(np.array(sizes, np.int64))
 
 
 def _not_utf8(block: RecordBlock) -> Int64s:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from corpuskit.formats.batch import frozen
+from corpuskit.kernels.arrays import frozen
 from corpuskit.kernels.singlelink import LINK_BYTES
 from corpuskit.kernels.survivors import first_holders
 from corpuskit.stages.dedup._cluster_stage import rank

@@ -18,7 +18,8 @@ import numpy as np
 import pyarrow as pa
 
 from corpuskit.errors import DataError, TaskError
-from corpuskit.formats.batch import frozen, numbers, utf8
+from corpuskit.formats.batch import numbers, utf8
+from corpuskit.kernels.arrays import frozen
 from corpuskit.kernels.hashing import hash_texts
 from corpuskit.kernels.singlelink import LINK_BYTES, similarities, single_link
 from corpuskit.kernels.unionfind import connect, first_of_group

@@ -34,8 +34,8 @@ import numpy as np
 import pyarrow as pa
 
 from corpuskit.errors import DataError
-from corpuskit.formats.batch import frozen, numbers, utf8
-from corpuskit.kernels.arrays import AnyArray
+from corpuskit.formats.batch import numbers, utf8
+from corpuskit.kernels.arrays import AnyArray, frozen
 from corpuskit.kernels.substring.contexts import (
     Contexts,
     copy_contexts,

@@ -8,8 +8,7 @@ from typing import Literal, NamedTuple, Self
 import numpy as np
 from pydantic import Field, model_validator
 
-from corpuskit.formats.batch import frozen
-from corpuskit.kernels.arrays import Bytes, Int64s, Uint32s, Uint64s
+from corpuskit.kernels.arrays import Bytes, Int64s, Uint32s, Uint64s, frozen
 from corpuskit.paths import PathText
 from corpuskit.stage import Parameters, PassContext, View
 from corpuskit.stages.dedup._keep import (
