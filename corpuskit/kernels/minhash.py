@@ -262,14 +262,13 @@ def _sketch_texts(
             signature[:] = _EMPTY
             continue
         sketch(hashes, polynomials(hashes, num_words, ngram), salt, signature)
-        band_keys(signature, keys[doc])
+        band_keys(signature.view(np.uint8), keys[doc])
     return keys, signed
 
 
 @kernel
-def band_keys(signature: Uint64s, out: Uint64s) -> None:
-    """Fill `out`, (bands,), with XXH64 of each band's values."""
-    content = signature.view(np.uint8)
+def band_keys(content: Bytes, out: Uint64s) -> None:
+    """Fill `out`, (bands,), with XXH64 of each band's values, from the bytes of a signature."""
     size = len(content) // len(out)
     for band in range(len(out)):
         out[band] = xxh64(content, band * size, (band + 1) * size, np.uint64(0))
@@ -402,8 +401,6 @@ def sign_affine64(bounds: Int64s, hashes: Uint64s, a: Uint64s, b: Uint64s, out: 
 def keys_of_bands(content: Bytes, bands: int) -> Uint64s:
     """Return XXH64 of each band's values, (N, bands), from the bytes of signatures, (N, bytes)."""
     keys = np.empty((len(content), bands), np.uint64)
-    size = content.shape[1] // bands
     for doc in range(len(content)):
-        for band in range(bands):
-            keys[doc, band] = xxh64(content[doc], band * size, (band + 1) * size, np.uint64(0))
+        band_keys(content[doc], keys[doc])
     return keys

@@ -13,7 +13,6 @@ from pydantic import Field
 from corpuskit.errors import TaskError
 from corpuskit.formats.batch import numbers, utf8
 from corpuskit.formats.ledger import Entries
-from corpuskit.formats.shuffle_files import hash_ranges
 from corpuskit.kernels.arrays import Bytes, Float64s, Int32s, Int64s, Uint64s
 from corpuskit.kernels.hashing import hash_texts
 from corpuskit.stage import (
@@ -27,6 +26,7 @@ from corpuskit.stage import (
     View,
     Volume,
 )
+from corpuskit.stages import _routing
 from corpuskit.stages._numbers import check_numbers, check_strings, to_numbers, to_strings
 
 _GROUPING = [("column", pa.uint8()), ("group", pa.string()), ("value", pa.int64())]
@@ -113,10 +113,7 @@ class Percentile(GlobalStage):
             cpu = len(self.columns) * volume.documents / speed + texts / 600e6
             return Cost(cpu, unit_bytes=held, disk_bytes=disk)
         if pass_name == "merge":
-            each = max(volume.task_memory_bytes // _ROW_BYTES, 1)
-            units = max(-(-rows // each), 1)
-            held = min(rows, each) * _ROW_BYTES
-            return Cost(rows / 3e6, unit_bytes=held, disk_bytes=40 * distinct, units=units)
+            return _routing.cost_of_ranges(volume, rows, _ROW_BYTES, rows / 3e6, 40 * distinct)
         held = distinct * _ROW_BYTES
         return Cost(
             distinct / 2e6, unit_bytes=held, disk_bytes=48 * distinct, units=1, must_fit=True
@@ -147,10 +144,7 @@ class Percentile(GlobalStage):
 
     def cut_ranges(self, plan: PassPlan) -> list[Unit]:
         """Return hash ranges whose rows a task can hold."""
-        rows = sum(part.rows for part in plan.parts("count/counted"))
-        each = max(plan.memory_bytes // _ROW_BYTES, 1)
-        ranges = hash_ranges(max(-(-rows // each), 1))
-        return [Unit(number, low=low, high=high) for number, (low, high) in enumerate(ranges)]
+        return _routing.hash_units(plan, "count/counted", _ROW_BYTES)
 
     def merge_range(self, context: PassContext) -> None:
         """Add up what all cells have of the scores in a hash range."""

@@ -2,14 +2,13 @@
 
     pass                    reads                       writes                  memory
     sign (cells)            documents                   `bands`, `priorities`   70 bytes a band key
-    route_bands             `bands`                     the same, merged; only for very many cells
     edges (hash ranges)     `bands`                     `forest`                128 bytes a row
     cluster (one unit)      `forest` of all ranges      `components`            48 bytes an edge
       join_1, join_2... before it, and ranges of it, where there are too many: see `components`
     gather (cells)          `components`, documents     `sets`, `sizes`         24 bytes a shingle
     route_sets              `sets`, `sizes`             the same, merged; only for very many cells
     verify (hash ranges)    `sets`, `sizes`             `clusters`              18 bytes a shingle
-    survivors, route, apply: see `_cluster_stage`
+    route_bands, survivors, route, apply: see `_cluster_stage`
 
 `schemes` turns texts into band keys and shingles, `verification` has the two passes that compare
 them, `signatures` the files of `signatures: true`. With `verify: null` the pass `cluster` writes
@@ -95,7 +94,8 @@ class MinhashDedup(schemes.Signing, ClusterStage):
 
     rules = ("near_duplicate",)
     bounds = {"near_duplicate": "verify"}  # noqa: RUF012 - as Stage declares it
-    hashed_by = "sign"
+    hashed_by, hashes = "sign", "bands"
+    hash_bytes = _ROW_BYTES
 
     keep: Keep = "longest"
     """Which of two near duplicates stays rather than the other: the longest, first (in reading
@@ -188,25 +188,9 @@ class MinhashDedup(schemes.Signing, ClusterStage):
             _routing.merge_pass(self, SETS_AND_SIZES, cut_routes_to_verify, done_with=()),
             Pass("verify", self.verify_range, cut_verify, done_with=("gather/", "route_sets/")),
         )
+        owns = ("signatures/{label}/",) if self.signatures else ()
         return (
-            Pass(
-                "sign",
-                self.sign_cell,
-                is_cell_alone=True,
-                owns=("signatures/{label}/",) if self.signatures else (),
-            ),
-            _routing.merge_pass(
-                self,
-                {"sign/bands": _BANDS},
-                self.cut_routes_to_ranges,
-                done_with=self.unless_indexed("sign/bands"),
-            ),
-            Pass(
-                "edges",
-                self.link_range,
-                self.cut_ranges,
-                done_with=("route_bands/", *self.unless_indexed("sign/bands")),
-            ),
+            *self.first_passes(self.sign_cell, owns, "edges", self.link_range),
             *components.passes(self),
             Pass(
                 "cluster",
@@ -234,12 +218,8 @@ class MinhashDedup(schemes.Signing, ClusterStage):
             held = max(held, sets.unit_bytes)
             seconds = volume.text_bytes / speed + sets.cpu_seconds
             return Cost(seconds, unit_bytes=held, disk_bytes=disk + sets.disk_bytes)
-        if pass_name == "route_bands":
-            ranges = _routing.num_ranges(volume, rows, _ROW_BYTES)
-            return _routing.cost_of_route(volume, ranges, rows * _ROW_BYTES, rows / 3e6, 17 * rows)
-        if pass_name == "edges":
-            rows += self.references().rows("bands")
-            return _cluster_stage.cost_of_range(volume, rows, _ROW_BYTES)
+        if pass_name in {"route_bands", "edges"}:
+            return self.cost_of_hashes(volume, pass_name, rows, 17)
         if pass_name == "cluster" or pass_name.startswith("join_"):
             return components.cost(self, volume, pass_name)
         if pass_name == "route_components":
@@ -290,23 +270,12 @@ class MinhashDedup(schemes.Signing, ClusterStage):
             columns = {"key": np.concatenate(keys), "priority": np.concatenate(priorities)}
             context.write_shuffle("priorities", columns, is_sorted=True)
 
-    def cut_ranges(self, plan: PassPlan) -> list[Unit]:
-        """Return hash ranges whose rows a task can hold."""
-        reference_rows = self.references().rows("bands")
-        return _routing.hash_units(plan, "sign/bands", _ROW_BYTES, reference_rows)
-
-    def cut_routes_to_ranges(self, plan: PassPlan) -> list[Unit]:
-        """Return groups of cells in ranges of hashes where there are very many, else none."""
-        return _routing.ranges_if_many(plan, "sign/bands", self.cut_ranges(plan), _ROW_BYTES)
+    def hash_schema(self) -> pa.Schema:
+        return _BANDS
 
     def link_range(self, context: PassContext) -> None:
         """Write the spanning forest of what this hash range links: document -> smallest key."""
-        low, high = context.unit.low, context.unit.high
-        rows = context.read_shuffle(_routing.merged(context, "sign/bands"), low, high, _BANDS)
-        if self.against:
-            references = self.references().matching("bands", low, high, _BANDS, rows)
-            rows = pa.concat_tables([references, rows])
-        hashes, bands, keys = (numbers(column) for column in rows.columns)
+        hashes, bands, keys = (numbers(column) for column in self.read_hashes(context).columns)
         first = first_of_group(hashes, bands, keys)
         linked = np.flatnonzero(first != np.arange(len(first)))
         nodes, roots = connect(keys[linked], keys[first[linked]])

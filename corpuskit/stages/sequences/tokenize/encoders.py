@@ -20,13 +20,15 @@ from corpuskit.formats.derived import Derived, derived
 from corpuskit.kernels.jit import inline, kernel
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Mapping, Sequence
 
-    from corpuskit.kernels.arrays import Bools, Bytes, Int64s, Uint32s
+    from corpuskit.kernels.arrays import AnyArray, Bools, Bytes, Int64s, Uint32s
     from corpuskit.stages.sequences.tokenize.sentencepiece import SentencePieceModel
 
 
 BATCH_DOCS = 256
+
+_NO_IDS = np.zeros(0, np.uint32)
 
 
 class Ids(NamedTuple):
@@ -34,6 +36,12 @@ class Ids(NamedTuple):
 
     ids: Uint32s
     offsets: Int64s
+
+    @classmethod
+    def of(cls, lists: Sequence[AnyArray]) -> Ids:
+        """Return the ids of documents, one array each."""
+        bounds = np.cumsum([0, *map(len, lists)], dtype=np.int64)
+        return cls(np.concatenate([_NO_IDS, *lists]), bounds)
 
 
 class Encoder(Protocol):
@@ -100,7 +108,7 @@ class ReferenceEncoder:
 
     def encode(self, texts: pa.Array) -> Ids:
         """Return the ids of a large_string array without nulls."""
-        lists: list[list[int]] = []
+        lists: list[AnyArray] = []
         for begin in range(0, len(texts), BATCH_DOCS):
             batch = texts[begin : begin + BATCH_DOCS].to_pylist()
             try:
@@ -111,11 +119,8 @@ class ReferenceEncoder:
                     f"{self._path}: Hugging Face tokenizers can't encode a text with this "
                     f"tokenizer: {reason_of(error)}. Check the file."
                 ) from None
-            lists.extend(encoding.ids for encoding in encodings)
-        offsets = np.zeros(len(lists) + 1, np.int64)
-        np.cumsum([len(ids) for ids in lists], out=offsets[1:])
-        flat = itertools.chain.from_iterable(lists)
-        return Ids(np.fromiter(flat, np.uint32, int(offsets[-1])), offsets)
+            lists.extend(np.array(encoding.ids, np.uint32) for encoding in encodings)
+        return Ids.of(lists)
 
 
 def raise_interrupts(error: BaseException) -> None:
@@ -152,10 +157,8 @@ class SentencePieceEncoder:
 
     def encode(self, texts: pa.Array) -> Ids:
         """Return the ids of a large_string array without nulls."""
-        lists = [np.array(self._processor.encode(text), np.uint32) for text in texts.to_pylist()]
-        offsets = np.zeros(len(lists) + 1, np.int64)
-        np.cumsum([len(ids) for ids in lists], out=offsets[1:])
-        return Ids(np.concatenate([np.zeros(0, np.uint32), *lists]), offsets)
+        encode = self._processor.encode
+        return Ids.of([np.array(encode(text), np.uint32) for text in texts.to_pylist()])
 
 
 # ---------------------------------------------------------------- gigatoken
@@ -166,8 +169,6 @@ class SentencePieceEncoder:
 
 CHECKED_BYTES = 1 << 18
 """Text of each process that the reference encodes too: about 0.1 CPU seconds."""
-
-_NO_IDS = np.zeros(0, np.uint32)
 
 PROBES = (
     "The quick brown fox doesn't jump; WE'LL see: it's 12345 o'clock, 3.14 (1,000,000)!?\r\n\n\t",
@@ -223,7 +224,7 @@ class GigatokenEncoder:
         """
         offsets, data = utf8(texts)
         if len(texts) == 0:
-            return Ids(np.zeros(0, np.uint32), offsets)
+            return Ids(_NO_IDS, offsets)
         odd = find_disputed(offsets, data, self._disputed)
         if self._set_apart:
             odd |= pc.match_substring_regex(texts, self._set_apart).to_numpy(zero_copy_only=False)
@@ -247,9 +248,7 @@ class GigatokenEncoder:
             apart = self._reference.encode(texts.take(pa.array(rows)))
             for row, (begin, end) in zip(rows, itertools.pairwise(apart.offsets), strict=True):
                 ids[row] = apart.ids[begin:end]
-        bounds = np.zeros(len(ids) + 1, np.int64)
-        np.cumsum([*map(len, ids)], out=bounds[1:])
-        return Ids(np.concatenate(ids), bounds)
+        return Ids.of(ids)
 
     def _check(self, texts: pa.Array, encoded: Ids) -> None:
         sizes = np.diff(utf8(texts).offsets)

@@ -92,31 +92,44 @@ def byte_level_fields(
         pattern = {"Regex": regex}
         split = {"type": "Split", "pattern": pattern, "behavior": "Isolated", "invert": False}
         words = {"type": "Sequence", "pretokenizers": [split, {**level, "use_regex": False}]}
+    decoder = {**level, "use_regex": True}
+    model = {"ignore_merges": ignore_merges, "vocab": dict(vocabulary), "merges": merges}
+    return bpe_fields(specials, model, pre_tokenizer=words, decoder=decoder)
+
+
+def bpe_fields(
+    specials: Mapping[str, int], model: Mapping[str, Any], **parts: Any
+) -> dict[str, Any]:
+    """Return a tokenizer.json of BPE, as Hugging Face saves it.
+
+    Args:
+        specials: name -> id.
+        model: what differs from the defaults; with `vocab` and `merges`.
+        parts: `pre_tokenizer`, `decoder` and `normalizer`, where there is one.
+    """
+    outer = {"normalizer": None, "pre_tokenizer": None, "post_processor": None, "decoder": None}
+    defaults = {
+        "type": "BPE",
+        "dropout": None,
+        "unk_token": None,
+        "continuing_subword_prefix": None,
+        "end_of_word_suffix": None,
+        "fuse_unk": False,
+        "byte_fallback": False,
+        "ignore_merges": False,
+    }
     return {
         "version": "1.0",
         "truncation": None,
         "padding": None,
-        "added_tokens": added_tokens(specials),
-        "normalizer": None,
-        "pre_tokenizer": words,
-        "post_processor": None,
-        "decoder": {**level, "use_regex": True},
-        "model": {
-            "type": "BPE",
-            "dropout": None,
-            "unk_token": None,
-            "continuing_subword_prefix": None,
-            "end_of_word_suffix": None,
-            "fuse_unk": False,
-            "byte_fallback": False,
-            "ignore_merges": ignore_merges,
-            "vocab": dict(vocabulary),
-            "merges": merges,
-        },
+        "added_tokens": _added_tokens(specials),
+        **outer,
+        **parts,
+        "model": {**defaults, **model},
     }
 
 
-def added_tokens(specials: Mapping[str, int]) -> list[dict[str, Any]]:
+def _added_tokens(specials: Mapping[str, int]) -> list[dict[str, Any]]:
     """Return special tokens as a tokenizer.json lists them."""
     return [
         {

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from corpuskit.errors import DataError
 from corpuskit.formats.batch import make_keys
-from corpuskit.stage import Cost, InputFile, Slice, Source, SourceBatch, Volume
+from corpuskit.stage import InputFile, Slice, Source, SourceBatch
 from corpuskit.stages.sources._columns import ColumnSource
 from corpuskit.stages.sources._records import BLOCK_ROWS
 from corpuskit.stages.sources._stream import InputStream
@@ -44,14 +44,8 @@ class Huggingface(ColumnSource):
     Source: huggingface.co/docs: "Structure your repository"; Arrow columnar format, IPC streams.
     """
 
-    rules: ClassVar[tuple[str, ...]] = (
-        "bad_json",
-        "bad_text",
-        "bad_column",
-        "invalid_utf8",
-        "too_long",
-        "lone_surrogate",
-    )
+    rules: ClassVar[tuple[str, ...]] = Jsonl.rules
+    text_speed: ClassVar[float] = Jsonl.text_speed
 
     config: str | None = None
     """Configuration (subset) of the dataset; the only or the default one when absent."""
@@ -64,9 +58,6 @@ class Huggingface(ColumnSource):
 
     def libraries(self) -> tuple[str, ...]:
         return self._rows().libraries()
-
-    def cost(self, volume: Volume, pass_name: str = "") -> Cost:
-        return self._lines().cost(volume)
 
     def find(self) -> list[tuple[FoundFile, str]]:
         files_found = []
