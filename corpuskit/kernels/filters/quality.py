@@ -99,9 +99,8 @@ def measure_spaced_quality(offsets: Int64s, data: Bytes, stop_words: tuple[str, 
         lengths[word[0]] |= np.uint64(1 << min(len(word), 63))
     firsts = np.searchsorted([word[0] for word in coded], np.arange(257))
     return _measure_spaced(
-        offsets, data, _spaced_kinds(), char_kinds(), lengths, firsts,
-        *join_bytes(coded, b"\0"),
-    )  # fmt: skip
+        offsets, data, _spaced_kinds(), char_kinds(), lengths, firsts, *join_bytes(coded, b"\0")
+    )
 
 
 _HIGH_BITS, _LOW_BITS = np.uint64(0x8080808080808080), np.uint64(0x7F7F7F7F7F7F7F7F)

@@ -307,7 +307,7 @@ _SEED = np.uint64(0)
 @kernel
 def repeated_blocks(
     data: Bytes, begin: int, end: int, places: Int64s, newlines: int, table: Uint64s
-) -> tuple[int, int, int]:  # fmt: skip
+) -> tuple[int, int, int]:
     """Return the blocks between runs of newlines, those met before, and their characters. O(B).
 
     Args:
@@ -469,9 +469,8 @@ def _segments(
 
 @kernel
 def _runs(
-    num: int, edges: Int64s, single: Uint64s, wanted: Bools, is_dclm: bool,
-    measures: Float64s
-) -> None:  # fmt: skip
+    num: int, edges: Int64s, single: Uint64s, wanted: Bools, is_dclm: bool, measures: Float64s
+) -> None:
     """Measure runs of each length that is wanted.
 
     Args:

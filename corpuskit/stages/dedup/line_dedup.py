@@ -250,9 +250,8 @@ class LineDedup(SegmentStage):
 
     def _segments(self, view: View) -> TextSegments:
         return find_segments(
-            view, self.unit, self.normalize, self.scopes(view), self.window,
-            self.language,
-        )  # fmt: skip
+            view, self.unit, self.normalize, self.scopes(view), self.window, self.language
+        )
 
 
 Units = tuple["Int32s", "Int64s", "Int64s"]

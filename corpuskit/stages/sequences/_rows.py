@@ -145,9 +145,7 @@ def fill(
     """
     pieces, rows = window.pieces, rows[: window.num_rows]
     bounds, starts, which = lay_out(window.places, pieces.lengths, window.num_rows, rows.shape[1])
-    fill_rows(
-        documents.tokens, pieces.begins, pieces.lengths, bounds, starts, which, pad, rows
-    )  # fmt: skip
+    fill_rows(documents.tokens, pieces.begins, pieces.lengths, bounds, starts, which, pad, rows)
     is_pad = which < 0
     columns = [
         row_bytes(rows),

@@ -138,7 +138,7 @@ def check(lists: UrlLists) -> None:
 def libraries(lists: UrlLists) -> tuple[str, ...]:
     """Return the distributions that lists come from."""
     suffixes = ("tldextract",) if lists.suffix_list is None else ()
-    return (("datatrove", *suffixes) if lists.integrated else suffixes)  # fmt: skip
+    return ("datatrove", *suffixes) if lists.integrated else suffixes
 
 
 def files(lists: UrlLists) -> tuple[str, ...]:
@@ -403,9 +403,7 @@ def _coded(strings: Iterable[pa.Array], blocks: list[Int64s]) -> Iterator[Bytes]
     """Yield sorted strings front-coded; fill `blocks` with where the blocks begin, and the end."""
     size = 0
     left = pa.array([], pa.large_binary())
-    for given, is_last in itertools.chain(
-        zip(strings, itertools.repeat(False)), [(left, True)]
-    ):  # fmt: skip
+    for given, is_last in itertools.chain(zip(strings, itertools.repeat(False)), [(left, True)]):
         waiting = pa.concat_arrays([left, given])
         ready = len(waiting) if is_last else len(waiting) // BLOCK * BLOCK
         left = waiting[ready:]
