@@ -12,8 +12,8 @@ from corpuskit.kernels.arrays import Float64s
 from corpuskit.kernels.filters.fineweb import MEASURES, measure_lines
 from corpuskit.kernels.utf8 import TERMINAL
 from corpuskit.stage import Example, View
-from corpuskit.stages.filters._languages import UNKNOWN
-from corpuskit.stages.filters._measured import LanguageFilter, Rule
+from corpuskit.stages.filters._languages import UNKNOWN, LanguageFilter
+from corpuskit.stages.filters._measured import Rule
 from corpuskit.text.words import splitter
 
 

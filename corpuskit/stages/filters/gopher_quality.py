@@ -16,8 +16,8 @@ from corpuskit.kernels.filters.quality import (
     measure_spaced_quality,
 )
 from corpuskit.stage import Example, View
-from corpuskit.stages.filters._languages import UNKNOWN
-from corpuskit.stages.filters._measured import LanguageFilter, Rule
+from corpuskit.stages.filters._languages import UNKNOWN, LanguageFilter
+from corpuskit.stages.filters._measured import Rule
 from corpuskit.text.words import splitter
 
 

@@ -17,8 +17,8 @@ from corpuskit.kernels.filters.repetition import (
     measure_variant,
 )
 from corpuskit.stage import Example, Outcome, View
-from corpuskit.stages.filters._languages import UNKNOWN
-from corpuskit.stages.filters._measured import LanguageFilter, Rule
+from corpuskit.stages.filters._languages import UNKNOWN, LanguageFilter
+from corpuskit.stages.filters._measured import Rule
 from corpuskit.text.words import splitter
 
 
