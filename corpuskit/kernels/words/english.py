@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from corpuskit.kernels.arrays import frozen
 from corpuskit.kernels.jit import kernel
 from corpuskit.kernels.utf8 import char_width, code_point
 
@@ -409,7 +408,9 @@ def rules(
         max(map(len, texts), default=0),
         int(digit_hyphens),
     )
-    return Rules(*map(frozen, made[:-2]), *made[-2:])
+    for array in made[:-2]:
+        array.flags.writeable = False
+    return made
 
 
 @kernel
