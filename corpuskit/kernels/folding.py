@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from corpuskit.kernels.arrays import frozen, join_bytes
+from corpuskit.kernels.arrays import Bools, Bytes, Int64s, Uint32s, frozen, join_bytes
 from corpuskit.kernels.hashing import load64, store64
 from corpuskit.kernels.jit import kernel
 from corpuskit.kernels.utf8 import (
@@ -19,12 +20,6 @@ from corpuskit.kernels.utf8 import (
     lower64,
     write_char,
 )
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from corpuskit.kernels.arrays import Bools, Bytes, Int64s, Uint32s
-
 
 _HIGH_BITS = np.uint64(0x8080808080808080)
 

@@ -7,17 +7,11 @@ ends, so no two of them share a row.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
+from numpy.typing import NDArray
 
+from corpuskit.kernels.arrays import Bytes, Int32s, Int64s, Uint32s, Uint64s
 from corpuskit.kernels.jit import inline, kernel
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from corpuskit.kernels.arrays import Bytes, Int32s, Int64s, Uint32s, Uint64s
-
 
 CONTINUES = 1
 """Flag: the document began in another row."""

@@ -6,18 +6,11 @@ edges, M nodes.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
+from numpy.typing import NDArray
 
-from corpuskit.kernels.arrays import frozen
+from corpuskit.kernels.arrays import Int64s, Uint64s, frozen
 from corpuskit.kernels.jit import inline, kernel
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from corpuskit.kernels.arrays import Int64s, Uint64s
-
 
 _PART_ROWS = 2048
 """Rows per part: its table of 4,096 slots and the rows' hashes stay in the nearest caches."""

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from corpuskit.errors import DataError, UsageError
-
-if TYPE_CHECKING:
-    from corpuskit.kernels.arrays import AnyArray, Bools, Float64s
-    from corpuskit.stage import Known
+from corpuskit.kernels.arrays import AnyArray, Bools, Float64s, Int64s
+from corpuskit.stage import Known
 
 _NAMES = frozenset({"text", "extra"})
 """Columns of strings that are never numbers."""
@@ -73,6 +71,15 @@ def to_strings(column: pa.Array, name: str) -> pa.Array:
     if not _is_string(kind):
         raise DataError(_no_strings(name, column.type))
     return column.cast(pa.string())
+
+
+def rows_by_value(column: pa.Array) -> Iterator[tuple[str | None, Int64s]]:
+    """Yield each value of a column of strings, null too, with its rows; ascending."""
+    coded = column.dictionary_encode()
+    numbers = coded.indices.fill_null(-1).to_numpy(zero_copy_only=False)
+    for number in np.unique(numbers).tolist():
+        value = coded.dictionary[number].as_py() if number >= 0 else None
+        yield value, np.flatnonzero(numbers == number)
 
 
 def among(values: AnyArray, chosen: AnyArray) -> Bools:

@@ -14,26 +14,21 @@ import itertools
 import json
 import re
 from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from corpuskit.errors import UsageError
 from corpuskit.formats.derived import Derived, derived
-from corpuskit.kernels.arrays import join_bytes
+from corpuskit.kernels.arrays import Bytes, Int64s, join_bytes
 from corpuskit.kernels.words import english
 from corpuskit.kernels.words.english import NO_RULES, NUM_CODES, Rules
 from corpuskit.kernels.words.lexicon import char_kinds
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from numpy.typing import NDArray
-
-    from corpuskit.kernels.arrays import Bytes, Int64s
-
-    Tokens = tuple[str, ...]
+Tokens = tuple[str, ...]
 
 
 FORBIDDEN = "IS_ALPHA"

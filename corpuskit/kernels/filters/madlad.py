@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from corpuskit.kernels.arrays import join_bytes
+from corpuskit.kernels.arrays import Bytes, Int32s, Int64s, join_bytes
 from corpuskit.kernels.jit import kernel
 from corpuskit.kernels.utf8 import char_table, char_width, code_point, skip_space
-
-if TYPE_CHECKING:
-    from corpuskit.kernels.arrays import Bytes, Int32s, Int64s
-    from corpuskit.kernels.words.lexicon import Words
-
+from corpuskit.kernels.words.lexicon import Words
 
 _ALNUM, _UPPER = 1, 2
 _ENTRY, _SPACED = 1, 2

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
-from corpuskit.kernels.arrays import frozen, join_bytes
+from corpuskit.kernels.arrays import Bytes, Float64s, Int32s, Int64s, Uint64s, frozen, join_bytes
 from corpuskit.kernels.hashing import load64
 from corpuskit.kernels.jit import inline, kernel
 from corpuskit.kernels.utf8 import (
@@ -20,14 +21,6 @@ from corpuskit.kernels.utf8 import (
     wide_space_width,
 )
 from corpuskit.kernels.words.lexicon import ALPHA, SOLID, Words, char_kinds, same_bytes
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
-
-    from corpuskit.kernels.arrays import Bytes, Float64s, Int32s, Int64s, Uint64s
-
 
 MEASURES = (
     "num_words",

@@ -5,19 +5,15 @@ Letters: R rows, G rows of a group (one fingerprint). Symbols of `width` bytes; 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
+from corpuskit.kernels.arrays import Bytes, Int64s, Uint32s, Uint64s
 from corpuskit.kernels.hashing import load64, mix64
 from corpuskit.kernels.jit import kernel
 from corpuskit.kernels.substring.winnow import extend, power, roll
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from corpuskit.kernels.arrays import Bytes, Int64s, Uint32s, Uint64s
-
 
 _RADIX = np.uint64(0x9FB21C651E98DF25)
 

@@ -13,20 +13,17 @@ what was selected to the left, which equal windows need not share.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
+from corpuskit.kernels.arrays import Bytes, Int32s, Int64s, Uint32s, Uint64s
 from corpuskit.kernels.hashing import mix64
 from corpuskit.kernels.jit import inline, kernel
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from corpuskit.kernels.arrays import Bytes, Int32s, Int64s, Uint32s, Uint64s
-
-    Symbols = Bytes | Uint32s
-    Counts = NDArray[np.uint16]
+Symbols = Bytes | Uint32s
+Counts = NDArray[np.uint16]
 
 MAX_WINDOWS = 1 << 16
 """The most windows of a row: `at` and `last` have 16 bits."""

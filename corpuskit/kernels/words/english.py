@@ -12,17 +12,14 @@ Positions here are numbers of characters, from the first one of the chunk.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
+from corpuskit.kernels.arrays import Bytes, Int32s, Int64s
 from corpuskit.kernels.jit import kernel
 from corpuskit.kernels.utf8 import char_width, code_point
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from corpuskit.kernels.arrays import Bytes, Int32s, Int64s
 
 
 @kernel

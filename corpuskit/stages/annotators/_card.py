@@ -10,18 +10,14 @@ import json
 import math
 import struct
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from corpuskit.errors import UsageError, suggest
+from corpuskit.kernels.arrays import Float64s, Int64s
 from corpuskit.kernels.textfeatures import DIGITS, LOWER, PUNCTUATION
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from corpuskit.kernels.arrays import Float64s, Int64s
-
 
 NORMALIZATIONS = {"lower": LOWER, "punct": PUNCTUATION, "digits": DIGITS}
 """Lower case; punctuation and symbols as words of their own; each digit as 0."""

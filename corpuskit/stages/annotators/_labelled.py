@@ -6,18 +6,16 @@ import hashlib
 import io
 import json
 import random
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow as pa
 
 from corpuskit.errors import DataError, UsageError
 from corpuskit.formats.batch import Utf8
 from corpuskit.kernels.arrays import join_bytes
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-    from pathlib import Path
-
-    import pyarrow as pa
 
 BATCH = 4096
 """Rows that are read or predicted at a time."""

@@ -13,11 +13,13 @@ import json
 import struct
 import zlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from corpuskit.errors import DataError, UsageError, reason_of
+from corpuskit.kernels.arrays import Bools, Bytes, Float32s, Float64s, Int64s
 from corpuskit.kernels.textfeatures import (
     MOST_WORDS,
     Counted,
@@ -26,12 +28,6 @@ from corpuskit.kernels.textfeatures import (
     score_rows,
 )
 from corpuskit.stages.annotators._card import ModelCard
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from corpuskit.kernels.arrays import Bools, Bytes, Float32s, Float64s, Int64s
-
 
 MAGIC = b"corpuskit-linear-1\n"
 LENGTH = struct.Struct("<I")

@@ -6,20 +6,16 @@ import functools
 import itertools
 import math
 from collections import Counter
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from corpuskit.errors import DataError, UsageError
+from corpuskit.kernels.arrays import Float64s
+from corpuskit.kernels.words.lexicon import Lexicon, Words
 from corpuskit.stages.annotators._labelled import BATCH, buffers
 from corpuskit.text.words import WordSplit, splitter
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from corpuskit.kernels.arrays import Float64s
-    from corpuskit.kernels.words.lexicon import Lexicon, Words
 
 
 class Unigrams:

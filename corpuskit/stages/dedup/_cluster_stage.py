@@ -48,7 +48,6 @@ from corpuskit.stages.dedup._keep import (
     Best,
     Keep,
     check_scope,
-    has_priorities,
     keep_columns,
     priorities,
     scope_columns,
@@ -160,7 +159,7 @@ class ClusterStage(GlobalStage):
 
     def has_priorities(self) -> bool:
         """Return whether anything but the reading order decides what is kept."""
-        return has_priorities(self.keep, self.prefer)
+        return bool(self.prefer) or self.keep not in ("first", "none")
 
     def priorities(self, view: View) -> Uint64s:
         """Return the priorities of documents to be kept, (N,): the smallest is kept."""

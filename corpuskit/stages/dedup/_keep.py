@@ -39,11 +39,6 @@ def keep_columns(keep: Keep, prefer: tuple[str, ...]) -> tuple[str, ...]:
     return (*chosen, *(("source",) if prefer else ()))
 
 
-def has_priorities(keep: Keep, prefer: tuple[str, ...]) -> bool:
-    """Return whether anything but the reading order decides."""
-    return bool(prefer) or keep not in ("first", "none")
-
-
 def priorities(view: View, keep: Keep, prefer: tuple[str, ...]) -> Uint64s:
     """Return the priorities of documents, (N,): the smallest of a cluster is kept.
 

@@ -5,25 +5,21 @@ from __future__ import annotations
 import functools
 import glob
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 from pydantic import Field, ValidationError
 
 from corpuskit import yamlreader
 from corpuskit.errors import UsageError, listing, suggest
-from corpuskit.kernels.arrays import Int64s
 from corpuskit.paths import PathText
 from corpuskit.stage import Known, Outcome, View
-from corpuskit.stages._numbers import check_strings
+from corpuskit.stages._numbers import check_strings, rows_by_value
 from corpuskit.stages.filters._measured import MeasuredFilter
 from corpuskit.text.languages import common_codes, full_name, names_of
 from corpuskit.text.words import WordSplit, check_language, libraries
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 LABEL = "language.label"
 UNKNOWN = "unknown_language"
@@ -210,7 +206,7 @@ def decide_by_language(stage: LanguageFilter, view: View) -> Outcome:
     """
     codes = np.zeros(view.num_docs, np.uint8)
     values, bounds = np.full(view.num_docs, np.nan), np.full(view.num_docs, np.nan)
-    for label, rows in _groups(view.column(stage.language_column)):
+    for label, rows in rows_by_value(view.column(stage.language_column)):
         chosen = _stage_of(stage, label)
         if chosen is not None:
             # A whole view keeps the facts that stages share.
@@ -223,14 +219,6 @@ def decide_by_language(stage: LanguageFilter, view: View) -> Outcome:
         elif stage.unknown_language == "drop":
             codes[rows] = stage.rules.index(UNKNOWN) + 1
     return Outcome(codes=codes, values=values, bounds=bounds)
-
-
-def _groups(labels: pa.Array) -> Iterator[tuple[str | None, Int64s]]:
-    coded = labels.dictionary_encode()
-    numbers = coded.indices.fill_null(-1).to_numpy(zero_copy_only=False)
-    for number in np.unique(numbers).tolist():
-        label = coded.dictionary[number].as_py() if number >= 0 else None
-        yield label, np.flatnonzero(numbers == number)
 
 
 def is_pattern(path: str) -> bool:

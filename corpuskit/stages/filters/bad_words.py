@@ -17,7 +17,7 @@ from corpuskit.kernels.folding import lower_texts
 from corpuskit.kernels.hashing import xxh64
 from corpuskit.paths import PathText
 from corpuskit.stage import Example, Known, Outcome, StreamingStage, View
-from corpuskit.stages._numbers import check_strings
+from corpuskit.stages._numbers import check_strings, rows_by_value
 from corpuskit.stages.filters._lists import read_entries, versions
 from corpuskit.text.languages import common_codes, full_name, names_of
 
@@ -177,10 +177,8 @@ class BadWords(StreamingStage):
             yield self.language, np.arange(view.num_docs)
             return
         column = view.column(self.language_column).cast(pa.string()).fill_null(self.language)
-        coded = column.dictionary_encode()
-        codes = coded.indices.to_numpy(zero_copy_only=False)
-        for code, language in enumerate(coded.dictionary.to_pylist()):
-            yield language, np.flatnonzero(codes == code)
+        for language, rows in rows_by_value(column):
+            yield str(language), rows
 
     def _stays(self, view: View, row: int) -> bool:
         """Return whether a document is among those that stay: by seed and text alone."""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from pydantic import Field, model_validator
 
 from corpuskit.formats.batch import Utf8
-from corpuskit.kernels.arrays import join_bytes
+from corpuskit.kernels.arrays import Bytes, Float64s, Int64s, join_bytes
 from corpuskit.kernels.filters.c4 import (
     RULES,
     UNKNOWN,
@@ -21,12 +21,9 @@ from corpuskit.kernels.filters.c4 import (
     sentence_edges,
     strip_texts,
 )
+from corpuskit.kernels.words.lexicon import Words
 from corpuskit.stage import Example, Outcome, Spans, StreamingStage, View
 from corpuskit.text.words import check_language, splitter
-
-if TYPE_CHECKING:
-    from corpuskit.kernels.arrays import Bytes, Float64s, Int64s
-    from corpuskit.kernels.words.lexicon import Words
 
 _BREAKS_SPACY = b"IS_ALPHA"
 _TOO_FEW = np.uint8(1 + RULES.index("too_few_sentences"))

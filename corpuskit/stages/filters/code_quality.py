@@ -5,25 +5,21 @@ from __future__ import annotations
 import html
 import inspect
 import re
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Mapping
+from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 from pydantic import Field
 
+from corpuskit.formats.batch import Utf8
+from corpuskit.kernels.arrays import Float64s
 from corpuskit.kernels.filters.code import BASE64, ESCAPES, HEXADECIMAL, MEASURES, measure_code
 from corpuskit.stage import Example, Known, View
 from corpuskit.stages._numbers import check_numbers, check_strings, to_numbers, to_strings
 from corpuskit.stages.filters._measured import MeasuredFilter, Rule
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from numpy.typing import NDArray
-
-    from corpuskit.formats.batch import Utf8
-    from corpuskit.kernels.arrays import Float64s
 
 _ENCODED = {
     BASE64: re.compile(r"[a-zA-Z0-9+/\n=]{64,}"),

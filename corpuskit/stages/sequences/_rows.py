@@ -6,22 +6,17 @@ alone: placed when all of the cell is known, filled when its rows are written.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from corpuskit.formats.shards import token_schema
+from corpuskit.kernels.arrays import Bytes, Int32s, Int64s
 from corpuskit.kernels.packing import PADDING, best_fit, cut_documents, fill_rows, lay_out
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from numpy.typing import NDArray
-
-    from corpuskit.kernels.arrays import Bytes, Int32s, Int64s
-    from corpuskit.stage import Volume
-
+from corpuskit.stage import Volume
 
 TOKENS_PER_BYTE = 0.31
 """Tokens in a byte of text: 0.31 of a vocabulary of 50,000 in English, 60 languages and code."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, ClassVar, Literal
+from collections.abc import Iterable, Iterator, Mapping
+from typing import ClassVar, Literal
 
 import numpy as np
+import pyarrow as pa
 from pydantic import Field
 
 from corpuskit.formats.batch import POSITION_BITS, large_strings
@@ -23,12 +25,6 @@ from corpuskit.stages.sources._records import (
     trim_records,
 )
 from corpuskit.stages.sources._stream import MAX_EXPANSION, InputStream, estimate_text
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-
-    import pyarrow as pa
-
 
 MARK = b"\xef\xbb\xbf"
 SKIP_BYTES = 4 << 20

@@ -11,13 +11,15 @@ with those that stay of all earlier ranges, read block by block, and then with e
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 import numpy as np
 
-from corpuskit.kernels.arrays import frozen
+from corpuskit.kernels.arrays import Bools, Int64s, Uint64s, frozen
 from corpuskit.kernels.singlelink import LINK_BYTES
 from corpuskit.kernels.survivors import first_holders
+from corpuskit.stage import PassContext
 from corpuskit.stages.dedup._cluster_stage import rank
 from corpuskit.stages.dedup.minhash_dedup.verification import (
     MOST_SHINGLES,
@@ -28,12 +30,6 @@ from corpuskit.stages.dedup.minhash_dedup.verification import (
     Verified,
     read_sets,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from corpuskit.kernels.arrays import Bools, Int64s, Uint64s
-    from corpuskit.stage import PassContext
 
 
 class _PieceSets(NamedTuple):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from pydantic import Field
@@ -11,17 +11,13 @@ from pydantic import Field
 from corpuskit.errors import UsageError
 from corpuskit.formats.batch import Utf8
 from corpuskit.kernels import minhash
+from corpuskit.kernels.arrays import AnyArray, Bools, Int64s, Uint32s, Uint64s
 from corpuskit.kernels.minhash import distinct_shingles, permutations, sketch_texts
 from corpuskit.kernels.ngrams import JoinedWords, hash_ngrams, join_words, lower_words
-from corpuskit.stage import Parameters
+from corpuskit.stage import Parameters, View
 from corpuskit.text.simplify import simplify_texts
 from corpuskit.text.words import check_language, splitter
 from corpuskit.text.words import libraries as libraries_of_words
-
-if TYPE_CHECKING:
-    from corpuskit.kernels.arrays import AnyArray, Bools, Int64s, Uint32s, Uint64s
-    from corpuskit.stage.view import View
-
 
 Scheme = Literal["fast", "datatrove", "datasketch"]
 """`fast`: one-permutation sketches of `\\w+` words; `datatrove`: as datatrove 0.10.1;

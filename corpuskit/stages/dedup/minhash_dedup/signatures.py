@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from corpuskit.errors import DataError
+from corpuskit.kernels.arrays import AnyArray, Int64s
+from corpuskit.stage import UnitContext, View
 from corpuskit.stages.dedup.minhash_dedup.schemes import Scheme, Signatures, Signing, hashing
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from pathlib import Path
-
-    from corpuskit.kernels.arrays import AnyArray, Int64s
-    from corpuskit.stage import UnitContext
-    from corpuskit.stage.view import View
-
 
 ROLE = "signatures:"
 """Role of the parts of a stage, without its label."""

@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, ClassVar, Literal
+from types import ModuleType
+from typing import ClassVar, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -23,6 +24,7 @@ from pydantic import Field
 
 from corpuskit.formats.batch import SPAN, ByteSpans, span_lists
 from corpuskit.formats.ledger import Entries
+from corpuskit.kernels.arrays import Bools, Float64s, Int64s
 from corpuskit.kernels.substring import spans as trims
 from corpuskit.kernels.substring.spans import join_spans
 from corpuskit.stage import Cost, GlobalStage, Known, Pass, PassContext, View, Volume
@@ -35,12 +37,6 @@ from corpuskit.stages.dedup.substring_dedup.symbols import (
     byte_spans,
     check_encoder,
 )
-
-if TYPE_CHECKING:
-    from types import ModuleType
-
-    from corpuskit.kernels.arrays import Bools, Float64s, Int64s
-
 
 _TRIMS = {"char": trims.CHAR, "word": trims.WORD, "line": trims.LINE}
 

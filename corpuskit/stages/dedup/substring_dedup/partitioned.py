@@ -27,15 +27,17 @@ from __future__ import annotations
 
 import bisect
 import itertools
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from corpuskit.errors import DataError
 from corpuskit.formats.batch import numbers, utf8
-from corpuskit.kernels.arrays import AnyArray, frozen
+from corpuskit.kernels.arrays import AnyArray, Bytes, Int64s, Uint32s, Uint64s, frozen
 from corpuskit.kernels.substring.contexts import (
     Contexts,
     copy_contexts,
@@ -59,14 +61,6 @@ from corpuskit.stages.dedup.substring_dedup.symbols import (
     read_symbols,
     symbol_type,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from numpy.typing import NDArray
-
-    from corpuskit.kernels.arrays import Bytes, Int64s, Uint32s, Uint64s
-
 
 _PLACE = [("start", pa.uint32()), ("at", pa.uint16()), ("last", pa.uint16())]
 FINGERPRINTS = pa.schema([("fp", pa.uint64()), ("key", pa.int64()), *_PLACE])

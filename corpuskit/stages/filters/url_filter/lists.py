@@ -17,16 +17,18 @@ import itertools
 import json
 import re
 import tarfile
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from corpuskit.errors import UsageError
 from corpuskit.formats.batch import utf8
 from corpuskit.formats.mapped import open_or_build
+from corpuskit.kernels.arrays import Bytes, Int64s
 from corpuskit.kernels.filters.urls import (
     END,
     EXCEPTION,
@@ -42,14 +44,7 @@ from corpuskit.kernels.jit import cache_dir
 from corpuskit.kernels.stringset import BLOCK, MAX_LENGTH, Coded, Table, front_code, make_table
 from corpuskit.stages.filters._lists import COMMENT, file_of, files_in, read_entries, versions
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from numpy.typing import NDArray
-
-    from corpuskit.kernels.arrays import Bytes, Int64s
-
-    Entries = tuple[str, ...]
+Entries = tuple[str, ...]
 
 _FORMAT = 2
 """Raise it when the compiled file changes for the same lists."""
