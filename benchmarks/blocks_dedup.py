@@ -87,7 +87,7 @@ def run_stage(stage: dict[str, Any], folder: Path) -> None:
 
 def hashed_words(text: str) -> list[int]:
     """Return hashes of the words as the stage has them."""
-    from corpuskit.formats.batch import frozen
+    from corpuskit.kernels.arrays import frozen
     from corpuskit.kernels.words.boundaries import hash_boundary_words
     from corpuskit.text.words import boundary_classes
 

@@ -201,7 +201,7 @@ def _may_meet(first: Step, second: Step) -> bool:
 
 def english_defaults(steps: Sequence[Step]) -> list[str]:
     """Return a warning for each stage that would treat other languages as English."""
-    from corpuskit.stages.filters._measured import LanguageFilter
+    from corpuskit.stages.filters._languages import LanguageFilter
 
     warnings: list[str] = []
     by_label = {step.label: step for step in steps}

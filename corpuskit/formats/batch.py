@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import numpy as np
 import pyarrow as pa
 
+from corpuskit.kernels.arrays import frozen
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -137,12 +139,6 @@ def make_keys(ordinal: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
 def split_key(key: int) -> tuple[int, int]:
     """Return (file ordinal, position) of a key."""
     return key >> POSITION_BITS, key & ((1 << POSITION_BITS) - 1)
-
-
-def frozen(array: NDArray[Number]) -> NDArray[Number]:
-    """One array flavour for kernels: Arrow's own buffers are read-only, so the rest is, too."""
-    array.flags.writeable = False
-    return array
 
 
 def without_surrogates(text: str) -> str:

@@ -9,8 +9,9 @@ import fcntl
 import functools
 import time
 import warnings
+from collections.abc import Callable
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 import numba
 from numba.core import caching, codegen, compiler, entrypoints, event, types
@@ -19,9 +20,6 @@ from numba.core.runtime.nrt import rtsys
 from corpuskit.cpu import is_ours
 from corpuskit.kernels.compile_time import begin_compile, compiling
 from corpuskit.kernels.target import kernel_folder, level, prebuilt_folder, warning
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _LINKS = not warning()
 """Whether kernels are linked once, as below. That rests on parts of Numba that are not public, so

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
+from corpuskit.kernels.arrays import Bools, Bytes, Int64s, Uint32s, frozen, join_bytes
 from corpuskit.kernels.hashing import load64, store64
 from corpuskit.kernels.jit import kernel
 from corpuskit.kernels.utf8 import (
@@ -19,17 +21,10 @@ from corpuskit.kernels.utf8 import (
     write_char,
 )
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Bytes = NDArray[np.uint8]
-    Offsets = NDArray[np.int64]
-
-
 _HIGH_BITS = np.uint64(0x8080808080808080)
 
 
-def lower_texts(offsets: Offsets, data: Bytes) -> tuple[Offsets, Bytes]:
+def lower_texts(offsets: Int64s, data: Bytes) -> tuple[Int64s, Bytes]:
     """Return texts in lower case, exactly as str.lower(); read-only, as Arrow's buffers are.
 
     A text that holds U+0130, whose lower case is two characters, or a capital sigma, whose lower
@@ -42,16 +37,12 @@ def lower_texts(offsets: Offsets, data: Bytes) -> tuple[Offsets, Bytes]:
         for row in np.flatnonzero(odd).tolist():
             text = data[offsets[row] : offsets[row + 1]].tobytes().decode()
             pieces[row] = text.lower().encode()
-        bounds = np.cumsum([0, *map(len, pieces)], dtype=np.int64)
-        lower = np.frombuffer(b"".join(pieces), np.uint8)
-    bounds.flags.writeable = lower.flags.writeable = False
-    return bounds, lower
+        return join_bytes(pieces)
+    return frozen(bounds), frozen(lower)
 
 
 @kernel
-def _lower(
-    offsets: Offsets, data: Bytes, characters: NDArray[np.uint32]
-) -> tuple[Offsets, Bytes, NDArray[np.bool_]]:
+def _lower(offsets: Int64s, data: Bytes, characters: Uint32s) -> tuple[Int64s, Bytes, Bools]:
     """O(B), above 2 GB/s for ASCII; allocates 1.5 B bytes: U+023A is 2 bytes, its lower case 3."""
     num_docs = len(offsets) - 1
     out = np.empty((offsets[num_docs] - offsets[0]) * 3 // 2 + 4, np.uint8)
@@ -68,7 +59,7 @@ def _lower(
 
 @kernel
 def _lower_text(
-    data: Bytes, begin: int, end: int, characters: NDArray[np.uint32], out: Bytes, size: int
+    data: Bytes, begin: int, end: int, characters: Uint32s, out: Bytes, size: int
 ) -> int:
     """Write a text from `out[size]` on; return where it ends, -1 if it must be left to Python."""
     at = begin
@@ -101,20 +92,18 @@ def _lower_text(
     return size
 
 
-def fold_texts(offsets: Offsets, data: Bytes) -> tuple[Offsets, Bytes]:
+def fold_texts(offsets: Int64s, data: Bytes) -> tuple[Int64s, Bytes]:
     """Return texts in lower case, each run of whitespace one space, none at either end.
 
     Lower case is that of `characters`: U+0130 becomes a plain i, a final sigma one like any other.
     Read-only, as Arrow's buffers are.
     """
-    folded = _fold(offsets, data, characters())
-    for array in folded:
-        array.flags.writeable = False
-    return folded
+    bounds, folded = _fold(offsets, data, characters())
+    return frozen(bounds), frozen(folded)
 
 
 @kernel
-def _fold(offsets: Offsets, data: Bytes, characters: NDArray[np.uint32]) -> tuple[Offsets, Bytes]:
+def _fold(offsets: Int64s, data: Bytes, characters: Uint32s) -> tuple[Int64s, Bytes]:
     """O(B), about 350 MB/s; allocates 1.5 B bytes: U+023A is 2 bytes, its lower case 3."""
     num_docs = len(offsets) - 1
     out = np.empty((offsets[num_docs] - offsets[0]) * 3 // 2 + 4, np.uint8)
@@ -161,14 +150,12 @@ class Simple(NamedTuple):
 
     kinds: Bytes
     which: NDArray[np.uint16]
-    starts: Offsets
+    starts: Int64s
     content: Bytes
 
 
 @kernel
-def simplify(
-    offsets: Offsets, data: Bytes, simple: Simple
-) -> tuple[Offsets, Bytes, NDArray[np.bool_]]:
+def simplify(offsets: Int64s, data: Bytes, simple: Simple) -> tuple[Int64s, Bytes, Bools]:
     """Return simplified texts, and which were left out since they hold ODD characters. O(B).
 
     A number (digits, which a separator and more digits may follow) becomes 0; a run of spaces one

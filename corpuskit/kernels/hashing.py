@@ -6,18 +6,10 @@ that passes for another can be built.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
+from corpuskit.kernels.arrays import Bytes, Int64s, Uint64s
 from corpuskit.kernels.jit import inline, kernel
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Bytes = NDArray[np.uint8]
-    Offsets = NDArray[np.int64]
-    Hashes = NDArray[np.uint64]
 
 _PRIME_1 = np.uint64(0x9E3779B185EBCA87)
 _PRIME_2 = np.uint64(0xC2B2AE3D27D4EB4F)
@@ -131,7 +123,7 @@ def xxh64(data: Bytes, begin: int, end: int, seed: np.uint64) -> np.uint64:
 
 
 @kernel
-def hash_texts(offsets: Offsets, data: Bytes) -> tuple[Hashes, Hashes]:
+def hash_texts(offsets: Int64s, data: Bytes) -> tuple[Uint64s, Uint64s]:
     """Return 128 bits of each text as two (N,) arrays: XXH64 under two seeds, one of them 0.
 
     O(B), about 4 GB/s; allocates 16 N bytes.
@@ -145,7 +137,7 @@ def hash_texts(offsets: Offsets, data: Bytes) -> tuple[Hashes, Hashes]:
 
 
 @kernel
-def polynomials(words: NDArray[np.uint64], num_words: int, ngram: int) -> int:
+def polynomials(words: Uint64s, num_words: int, ngram: int) -> int:
     """Turn word hashes into numbers of word n-grams, in place; return how many. O(W).
 
     The polynomial in _RADIX whose coefficients are the word hashes: to be mixed before its bits are

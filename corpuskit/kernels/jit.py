@@ -12,15 +12,12 @@ import functools
 import importlib
 import os
 import threading
-from types import ModuleType
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
+from collections.abc import Callable, Iterator
+from types import CodeType, ModuleType
+from typing import Any, ParamSpec, TypeVar, cast
 
 from corpuskit.cache import cache_dir
 from corpuskit.kernels.compile_time import compile_seconds, compiling, on_compile
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from types import CodeType
 
 __all__ = [
     "IS_PLAIN", "cache_dir", "compile_seconds", "compiling", "inline", "kernel", "load_compiler",

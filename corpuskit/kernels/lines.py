@@ -6,10 +6,11 @@ Letters: N documents, B bytes, U units (lines or paragraphs).
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
 import numpy as np
 
+from corpuskit.kernels.arrays import Bools, Bytes, Int32s, Int64s, Uint32s, Uint64s, frozen
 from corpuskit.kernels.hashing import load64, store64, xxh64
 from corpuskit.kernels.jit import inline, kernel
 from corpuskit.kernels.utf8 import (
@@ -22,18 +23,6 @@ from corpuskit.kernels.utf8 import (
     skip_space_back,
     space_width,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from numpy.typing import NDArray
-
-    Bytes = NDArray[np.uint8]
-    Offsets = NDArray[np.int64]
-    Documents = NDArray[np.int32]
-    Highs = NDArray[np.uint64]
-    Lows = NDArray[np.uint32]
-
 
 _ONES, _SEVENS = np.uint64(0x0101010101010101), np.uint64(0x7F7F7F7F7F7F7F7F)
 _HIGHS = np.uint64(0x8080808080808080)
@@ -51,9 +40,7 @@ _CCNET_DROPS = (
 
 
 @kernel
-def find_units(
-    offsets: Offsets, data: Bytes, paragraphs: bool
-) -> tuple[NDArray[np.int32], Offsets, Offsets]:
+def find_units(offsets: Int64s, data: Bytes, paragraphs: bool) -> tuple[Int32s, Int64s, Int64s]:
     r"""Return document, start and end of each line that is not blank, or of each paragraph.
 
     A line ends with \n, and \r\n counts as one line end; no other character ends one. A blank
@@ -90,7 +77,7 @@ def find_units(
 
 
 @kernel
-def find_newlines(data: Bytes, begin: int, end: int) -> Offsets:
+def find_newlines(data: Bytes, begin: int, end: int) -> Int64s:
     """Return where newlines are, and one more value. O(B), about 3 GB/s."""
     num = np.int64(1)
     at = begin
@@ -130,21 +117,18 @@ def _matches(data: Bytes, at: int) -> np.uint64:
 
 
 def fold_units(
-    data: Bytes, starts: Offsets, ends: Offsets, table: NDArray[np.uint64]
-) -> tuple[Bytes, Offsets, Offsets]:
+    data: Bytes, starts: Int64s, ends: Int64s, table: Uint64s
+) -> tuple[Bytes, Int64s, Int64s]:
     """Return units as a folding table has them: bytes (read-only), starts and ends, (U,).
 
     O(B), allocates 1.5 B bytes; whitespace at either end is left out first.
     """
     folded, bounds = _fold_units(data, starts, ends, table)
-    folded.flags.writeable = False
-    return folded, bounds[:-1], bounds[1:]
+    return frozen(folded), bounds[:-1], bounds[1:]
 
 
 @kernel
-def _fold_units(
-    data: Bytes, starts: Offsets, ends: Offsets, table: NDArray[np.uint64]
-) -> tuple[Bytes, Offsets]:
+def _fold_units(data: Bytes, starts: Int64s, ends: Int64s, table: Uint64s) -> tuple[Bytes, Int64s]:
     """Fold 8 letters, marks and single spaces at a time, other characters one by one.
 
     Of these every one stores and the position moves by what it counts: little to predict.
@@ -214,7 +198,7 @@ def _as_it_is(data: Bytes, at: int) -> np.uint64:
 
 
 @functools.cache
-def case_digits_table() -> NDArray[np.uint64]:
+def case_digits_table() -> Uint64s:
     """Return the folding table that has texts in lower case, without digits, whitespace as a space.
 
     Each run of whitespace is one space. Digits are those of str.isdecimal; `lower` is str.lower
@@ -226,7 +210,7 @@ def case_digits_table() -> NDArray[np.uint64]:
 
 
 @functools.cache
-def ccnet_table() -> NDArray[np.uint64]:
+def ccnet_table() -> Uint64s:
     """Return the folding table of CCNet: lower case, digits as 0, some punctuation left out.
 
     Control characters are left out, too; whitespace stays. `lower` as above.
@@ -240,7 +224,7 @@ def ccnet_table() -> NDArray[np.uint64]:
     return _table(codes, drops=drops, spaces=np.zeros(len(codes), np.bool_))
 
 
-def _classes() -> tuple[NDArray[np.uint32], NDArray[np.bool_], NDArray[np.bool_]]:
+def _classes() -> tuple[Uint32s, Bools, Bools]:
     """Return the lower case of each character, whether it is a space, whether it is a digit."""
     entries = characters()
     codes = entries & np.uint32(0x1FFFFF)
@@ -249,9 +233,7 @@ def _classes() -> tuple[NDArray[np.uint32], NDArray[np.bool_], NDArray[np.bool_]
     return codes, entries & np.uint32(1 << 22) != 0, is_digit
 
 
-def _table(
-    codes: NDArray[np.uint32], drops: Iterable[int], spaces: NDArray[np.bool_]
-) -> NDArray[np.uint64]:
+def _table(codes: Uint32s, drops: Iterable[int], spaces: Bools) -> Uint64s:
     """Return the entries of characters: bytes 0-3 are their UTF-8, then how many; read-only."""
     c = codes.astype(np.uint64)
     tail = [(c >> np.uint64(6 * k) & np.uint64(0x3F)) | np.uint64(0x80) for k in range(3)]
@@ -265,19 +247,13 @@ def _table(
         for place, byte in enumerate(form):
             table |= np.where(widths == width, byte << np.uint64(8 * place), np.uint64(0))
     table[list(drops)] = 0
-    table.flags.writeable = False
-    return table
+    return frozen(table)
 
 
 @kernel
 def cut_units(
-    offsets: Offsets,
-    data: Bytes,
-    docs: NDArray[np.int32],
-    starts: Offsets,
-    ends: Offsets,
-    is_cut: NDArray[np.bool_],
-) -> tuple[Offsets, Offsets, Offsets, NDArray[np.int64]]:
+    offsets: Int64s, data: Bytes, docs: Int32s, starts: Int64s, ends: Int64s, is_cut: Bools
+) -> tuple[Int64s, Int64s, Int64s, Int64s]:
     r"""Return the spans to cut so that the other units stay, and what each document has of both.
 
     Between two units that stay with others cut between them, the longer of the first and the last
@@ -362,13 +338,13 @@ def is_short(data: Bytes, start: int, end: int, min_bytes: int, min_words: int) 
 @kernel
 def hash_units(
     data: Bytes,
-    starts: Offsets,
-    ends: Offsets,
-    docs: Documents,
-    scopes: Highs,
+    starts: Int64s,
+    ends: Int64s,
+    docs: Int32s,
+    scopes: Uint64s,
     min_bytes: int,
     min_words: int,
-) -> tuple[Highs, Lows, Documents]:
+) -> tuple[Uint64s, Uint32s, Int32s]:
     """Return hash and document of each unit that is long enough, in order. O(B).
 
     Args:
@@ -392,8 +368,8 @@ def hash_units(
 
 @kernel
 def count_units(
-    high: Highs, low: Lows, docs: Documents, counts: Lows, by_document: bool
-) -> tuple[Highs, Lows, Lows]:
+    high: Uint64s, low: Uint32s, docs: Int32s, counts: Uint32s, by_document: bool
+) -> tuple[Uint64s, Uint32s, Uint32s]:
     """Return the distinct units, sorted by hash, and the sum of the counts of each, (K,).
 
     Units are dealt by leading bits into parts that fit the cache; the table of a part is in the
@@ -473,7 +449,7 @@ def count_units(
 
 
 @kernel
-def index_hashes(high: Highs) -> NDArray[np.int32]:
+def index_hashes(high: Uint64s) -> Int32s:
     """Return a table of rows by hash for `find_repeated`, at least half empty; -1 is empty."""
     size = 2
     while size < 2 * len(high):
@@ -490,20 +466,20 @@ def index_hashes(high: Highs) -> NDArray[np.int32]:
 @kernel
 def find_repeated(
     data: Bytes,
-    starts: Offsets,
-    ends: Offsets,
-    docs: Documents,
-    scopes: Highs,
+    starts: Int64s,
+    ends: Int64s,
+    docs: Int32s,
+    scopes: Uint64s,
     min_bytes: int,
     min_words: int,
-    high: Highs,
-    low: Lows,
-    table: NDArray[np.int32],
-    holders: Offsets,
+    high: Uint64s,
+    low: Uint32s,
+    table: Int32s,
+    holders: Int64s,
     first_doc: int,
     by_document: bool,
     compares_low: bool,
-) -> NDArray[np.bool_]:
+) -> Bools:
     """Return which units are repeated and not the ones that stay, (U,). O(B).
 
     Args:

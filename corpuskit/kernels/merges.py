@@ -9,23 +9,17 @@ one pair per token, in order of priority, gives the same ids as the priorities.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
+from corpuskit.kernels.arrays import Int64s
 from corpuskit.kernels.jit import kernel
 from corpuskit.kernels.stringset import Table, look_up
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    I64 = NDArray[np.int64]
 
 NEVER = np.int64(1) << np.int64(62)
 
 
 @kernel
-def last_merges(table: Table, priority: I64, by_char: bool) -> I64:
+def last_merges(table: Table, priority: Int64s, by_char: bool) -> Int64s:
     """Return where the second of the two parts begins that become each token, (n,) in bytes.
 
     0 for what merging begins with, single bytes or characters; -1 for tokens that no merging makes.
@@ -52,7 +46,7 @@ def last_merges(table: Table, priority: I64, by_char: bool) -> I64:
 
 @kernel
 def _last_merge(
-    table: Table, priority: I64, token: int, bounds: I64, ranks: I64, by_char: bool
+    table: Table, priority: Int64s, token: int, bounds: Int64s, ranks: Int64s, by_char: bool
 ) -> int:
     """Merge the bytes of one token as if they were a text; O(L^2)."""
     data, begin, end = table.data, table.starts[token], table.starts[token + 1]
@@ -85,7 +79,7 @@ def _last_merge(
 
 
 @kernel
-def _rank(table: Table, priority: I64, begin: int, end: int) -> int:
+def _rank(table: Table, priority: Int64s, begin: int, end: int) -> int:
     token = look_up(table, table.data, begin, end)
     if token < 0 or priority[token] < 0:
         return int(NEVER)

@@ -9,22 +9,15 @@ and two documents whose Jaccard similarity is J agree in at least one band with 
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from corpuskit.kernels.arrays import AnyArray, Bools, Bytes, Int32s, Int64s, Uint32s, Uint64s
 from corpuskit.kernels.hashing import mix64, polynomials, xxh64
 from corpuskit.kernels.jit import inline, kernel
 from corpuskit.kernels.utf8 import char_width, characters, code_point
 from corpuskit.kernels.wordhash import BYTE_KINDS, word_hashes
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Bytes = NDArray[np.uint8]
-    Offsets = NDArray[np.int64]
-    Hashes = NDArray[np.uint64]
-
 
 PRIME = (1 << 61) - 1
 """A Mersenne prime: the remainder needs no division."""
@@ -32,7 +25,7 @@ PRIME = (1 << 61) - 1
 _TOP = np.uint64(7 << 61)
 
 
-def permutations(num_hashes: int, seed: int) -> tuple[Hashes, Hashes]:
+def permutations(num_hashes: int, seed: int) -> tuple[Uint64s, Uint64s]:
     """Return a in [1, PRIME) and b in [0, PRIME), (K,) each.
 
     Source: datatrove 0.10.1 MinhashDedupSignature.parameters (all of a first, then b).
@@ -43,8 +36,8 @@ def permutations(num_hashes: int, seed: int) -> tuple[Hashes, Hashes]:
 
 
 def distinct_shingles(
-    offsets: Offsets, data: Bytes, *, ngram: int, by_character: bool = False
-) -> tuple[Offsets, Hashes]:
+    offsets: Int64s, data: Bytes, *, ngram: int, by_character: bool = False
+) -> tuple[Int64s, Uint64s]:
     """Return the different shingle hashes of each text, ascending: offsets (N + 1,), hashes.
 
     Shingles are n-grams of words (see wordhash), or of characters as they are; a text with fewer
@@ -61,11 +54,11 @@ def _part_hashes(
     data: Bytes,
     begin: int,
     end: int,
-    characters: NDArray[np.uint32],
+    characters: Uint32s,
     kinds: Bytes,
-    edges: NDArray[np.int32],
+    edges: Int32s,
     by_character: bool,
-    out: Hashes,
+    out: Uint64s,
 ) -> int:
     """Fill `out` with the hashes of a text's words, or of its characters; return how many."""
     if not by_character:
@@ -80,13 +73,8 @@ def _part_hashes(
 
 @kernel
 def _shingle_texts(
-    offsets: Offsets,
-    data: Bytes,
-    characters: NDArray[np.uint32],
-    kinds: Bytes,
-    ngram: int,
-    by_character: bool,
-) -> tuple[Offsets, Hashes]:
+    offsets: Int64s, data: Bytes, characters: Uint32s, kinds: Bytes, ngram: int, by_character: bool
+) -> tuple[Int64s, Uint64s]:
     num_docs = len(offsets) - 1
     longest = 0
     for doc in range(num_docs):
@@ -106,7 +94,7 @@ def _shingle_texts(
 
 
 @kernel
-def _distinct(bounds: Offsets, hashes: Hashes) -> tuple[Offsets, Hashes]:
+def _distinct(bounds: Int64s, hashes: Uint64s) -> tuple[Int64s, Uint64s]:
     """Return sorted rows without repeats; `hashes` is written over."""
     kept = np.zeros(len(bounds), np.int64)
     num = 0
@@ -120,7 +108,7 @@ def _distinct(bounds: Offsets, hashes: Hashes) -> tuple[Offsets, Hashes]:
 
 
 @kernel
-def shingle_hashes(words: Hashes, num_words: int, ngram: int) -> int:
+def shingle_hashes(words: Uint64s, num_words: int, ngram: int) -> int:
     """Turn word hashes into hashes of word n-grams, in place; return how many. O(W).
 
     mix64 of `polynomials`.
@@ -144,7 +132,7 @@ def _value(shingle: np.uint64, a: np.uint64, b: np.uint64) -> np.uint64:
 
 
 @kernel
-def smallest(shingles: Hashes, num_shingles: int, a: Hashes, b: Hashes, out: Hashes) -> None:
+def smallest(shingles: Uint64s, num_shingles: int, a: Uint64s, b: Uint64s, out: Uint64s) -> None:
     """Fill `out`, (K,), with the smallest permuted value of the shingles. O(W K), 0.1 ns each.
 
     Args:
@@ -178,7 +166,9 @@ def smallest(shingles: Hashes, num_shingles: int, a: Hashes, b: Hashes, out: Has
 
 
 @kernel
-def _smallest_exactly(shingles: Hashes, num_shingles: int, a: np.uint64, b: np.uint64) -> np.uint64:
+def _smallest_exactly(
+    shingles: Uint64s, num_shingles: int, a: np.uint64, b: np.uint64
+) -> np.uint64:
     least = np.uint64(PRIME)
     for i in range(num_shingles):
         least = min(least, (shingles[i] * a + b) % np.uint64(PRIME))
@@ -208,7 +198,7 @@ _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
 def sketch_texts(
-    offsets: Offsets,
+    offsets: Int64s,
     data: Bytes,
     *,
     ngram: int,
@@ -217,7 +207,7 @@ def sketch_texts(
     seed: int,
     by_character: bool = False,
     values: bool = False,
-) -> tuple[Hashes, NDArray[np.bool_], Hashes | None]:
+) -> tuple[Uint64s, Bools, Uint64s | None]:
     """Return band keys (N, bands), which texts have any (N,), and on request the signatures.
 
     Shingles are those of `distinct_shingles`. O(B) where texts are longer than K words; allocates
@@ -243,17 +233,17 @@ def sketch_texts(
 
 @kernel
 def _sketch_texts(
-    offsets: Offsets,
+    offsets: Int64s,
     data: Bytes,
-    characters: NDArray[np.uint32],
+    characters: Uint32s,
     kinds: Bytes,
     ngram: int,
     by_character: bool,
     bands: int,
     salt: np.uint64,
-    values: Hashes,
+    values: Uint64s,
     keeps_values: bool,
-) -> tuple[Hashes, NDArray[np.bool_]]:
+) -> tuple[Uint64s, Bools]:
     num_docs = len(offsets) - 1
     longest = 0
     for doc in range(num_docs):
@@ -272,21 +262,20 @@ def _sketch_texts(
             signature[:] = _EMPTY
             continue
         sketch(hashes, polynomials(hashes, num_words, ngram), salt, signature)
-        band_keys(signature, keys[doc])
+        band_keys(signature.view(np.uint8), keys[doc])
     return keys, signed
 
 
 @kernel
-def band_keys(signature: Hashes, out: Hashes) -> None:
-    """Fill `out`, (bands,), with XXH64 of each band's values."""
-    content = signature.view(np.uint8)
+def band_keys(content: Bytes, out: Uint64s) -> None:
+    """Fill `out`, (bands,), with XXH64 of each band's values, from the bytes of a signature."""
     size = len(content) // len(out)
     for band in range(len(out)):
         out[band] = xxh64(content, band * size, (band + 1) * size, np.uint64(0))
 
 
 @kernel
-def sketch(shingles: Hashes, num_shingles: int, salt: np.uint64, out: Hashes) -> None:
+def sketch(shingles: Uint64s, num_shingles: int, salt: np.uint64, out: Uint64s) -> None:
     """Fill `out`, (K,), with the signature of a set. O(W + K log K), 2.5 ns a shingle.
 
     Args:
@@ -322,9 +311,7 @@ _LOW = np.uint64(0xFFFFFFFF)
 _ALL = np.uint64(0xFFFFFFFFFFFFFFFF)
 
 
-def affine_permutations(
-    num_hashes: int, seed: int, width: int
-) -> tuple[NDArray[Any], NDArray[Any]]:
+def affine_permutations(num_hashes: int, seed: int, width: int) -> tuple[AnyArray, AnyArray]:
     """Return odd a and any b below 2**width, (K,) each, of uint32 or uint64.
 
     Source: datasketch 2.0.0 MinHash._init_permutations, schemes affine32 and affine64.
@@ -344,7 +331,7 @@ def _mix32(value: np.uint32) -> np.uint32:
 
 
 @kernel
-def sign_mersenne(bounds: Offsets, hashes: Hashes, a: Hashes, b: Hashes, out: Hashes) -> None:
+def sign_mersenne(bounds: Int64s, hashes: Uint64s, a: Uint64s, b: Uint64s, out: Uint64s) -> None:
     """Fill `out`, (N, K), as `smallest` does; rows without a hash as they are. O(W K)."""
     for doc in range(len(bounds) - 1):
         num = bounds[doc + 1] - bounds[doc]
@@ -353,9 +340,7 @@ def sign_mersenne(bounds: Offsets, hashes: Hashes, a: Hashes, b: Hashes, out: Ha
 
 
 @kernel
-def sign_mersenne32(
-    bounds: Offsets, hashes: Hashes, a: Hashes, b: Hashes, out: NDArray[np.uint32]
-) -> None:
+def sign_mersenne32(bounds: Int64s, hashes: Uint64s, a: Uint64s, b: Uint64s, out: Uint32s) -> None:
     """Fill `out`, (N, K), with the smallest low halves of (hash a + b) mod PRIME. O(W K).
 
     Source: datatrove 0.10.1 MinhashDedupSignature.get_signature with 32 bits.
@@ -375,13 +360,7 @@ def sign_mersenne32(
 
 
 @kernel
-def sign_affine32(
-    bounds: Offsets,
-    hashes: Hashes,
-    a: NDArray[np.uint32],
-    b: NDArray[np.uint32],
-    out: NDArray[np.uint32],
-) -> None:
+def sign_affine32(bounds: Int64s, hashes: Uint64s, a: Uint32s, b: Uint32s, out: Uint32s) -> None:
     """Fill `out`, (N, K), with the smallest a mix(hash) + b mod 2**32. O(W K), 5 ns a shingle.
 
     Source: datasketch 2.0.0 MinHash.update_batch, scheme affine32.
@@ -404,7 +383,7 @@ def sign_affine32(
 
 
 @kernel
-def sign_affine64(bounds: Offsets, hashes: Hashes, a: Hashes, b: Hashes, out: Hashes) -> None:
+def sign_affine64(bounds: Int64s, hashes: Uint64s, a: Uint64s, b: Uint64s, out: Uint64s) -> None:
     """Fill `out`, (N, K), with the smallest a mix(hash) + b mod 2**64. O(W K).
 
     Source: datasketch 2.0.0 MinHash.update_batch, scheme affine64.
@@ -419,11 +398,9 @@ def sign_affine64(bounds: Offsets, hashes: Hashes, a: Hashes, b: Hashes, out: Ha
 
 
 @kernel
-def keys_of_bands(content: NDArray[np.uint8], bands: int) -> Hashes:
+def keys_of_bands(content: Bytes, bands: int) -> Uint64s:
     """Return XXH64 of each band's values, (N, bands), from the bytes of signatures, (N, bytes)."""
     keys = np.empty((len(content), bands), np.uint64)
-    size = content.shape[1] // bands
     for doc in range(len(content)):
-        for band in range(bands):
-            keys[doc, band] = xxh64(content[doc], band * size, (band + 1) * size, np.uint64(0))
+        band_keys(content[doc], keys[doc])
     return keys

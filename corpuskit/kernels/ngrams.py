@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
+from corpuskit.kernels.arrays import Bytes, Int32s, Int64s, Uint32s, Uint64s
 from corpuskit.kernels.hashing import load64, store64, xxh64
 from corpuskit.kernels.jit import inline, kernel
 from corpuskit.kernels.utf8 import (
@@ -18,13 +19,6 @@ from corpuskit.kernels.utf8 import (
     write_char,
 )
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Bytes = NDArray[np.uint8]
-    Offsets = NDArray[np.int64]
-    Hashes = NDArray[np.uint64]
-
 
 class JoinedWords(NamedTuple):
     """The words of N texts, each with a space after it.
@@ -35,20 +29,18 @@ class JoinedWords(NamedTuple):
         data: (B,) uint8.
     """
 
-    bounds: Offsets
-    starts: Offsets
+    bounds: Int64s
+    starts: Int64s
     data: Bytes
 
 
-def lower_words(offsets: Offsets, data: Bytes) -> JoinedWords:
+def lower_words(offsets: Int64s, data: Bytes) -> JoinedWords:
     """Return the words of texts in lower case, as wordhash has them."""
     return JoinedWords(*_lower_words(offsets, data, characters()))
 
 
 @kernel
-def _lower_words(
-    offsets: Offsets, data: Bytes, characters: NDArray[np.uint32]
-) -> tuple[Offsets, Offsets, Bytes]:
+def _lower_words(offsets: Int64s, data: Bytes, characters: Uint32s) -> tuple[Int64s, Int64s, Bytes]:
     """O(B), about 500 MB/s for ASCII; allocates 6 B bytes, and writes to what it uses."""
     num_docs = len(offsets) - 1
     size_bytes = offsets[num_docs] - offsets[0]
@@ -99,8 +91,8 @@ def _lower_words(
 
 @kernel
 def join_words(
-    bounds: Offsets, tokens: NDArray[np.int32], word_starts: Offsets, word_data: Bytes
-) -> tuple[Offsets, Bytes]:
+    bounds: Int64s, tokens: Int32s, word_starts: Int64s, word_data: Bytes
+) -> tuple[Int64s, Bytes]:
     """Return `starts` and `data` of Joined for words that are numbers of a lexicon. O(B).
 
     Args:
@@ -133,7 +125,7 @@ def hash_ngrams(
     precision: Literal[32, 64],
     *,
     keeps_short: bool,
-) -> tuple[Offsets, Hashes]:
+) -> tuple[Int64s, Uint64s]:
     """Return the hashes of the n-grams of texts, in order: offsets (N + 1,), hashes.
 
     Args:
@@ -154,8 +146,8 @@ def hash_ngrams(
 
 @kernel
 def _ngram_spans(
-    bounds: Offsets, starts: Offsets, ngram: int, keeps_short: bool
-) -> tuple[Offsets, Offsets, Offsets]:
+    bounds: Int64s, starts: Int64s, ngram: int, keeps_short: bool
+) -> tuple[Int64s, Int64s, Int64s]:
     """Return which n-grams each text has, and where they begin and end; allocates 16 B a word."""
     num_docs = len(bounds) - 1
     offsets = np.zeros(num_docs + 1, np.int64)
@@ -174,7 +166,7 @@ def _ngram_spans(
 
 
 @kernel
-def _xxhash_each(data: Bytes, begins: Offsets, ends: Offsets, is_64: bool, out: Hashes) -> None:
+def _xxhash_each(data: Bytes, begins: Int64s, ends: Int64s, is_64: bool, out: Uint64s) -> None:
     for i in range(len(begins)):
         if is_64:
             out[i] = xxh64(data, begins[i], ends[i], np.uint64(0))
@@ -254,9 +246,7 @@ def xxh32(data: Bytes, begin: int, end: int) -> np.uint32:
 
 
 @kernel
-def sha1_each(
-    data: Bytes, begins: NDArray[np.int64], ends: NDArray[np.int64], out: NDArray[np.uint64]
-) -> None:
+def sha1_each(data: Bytes, begins: Int64s, ends: Int64s, out: Uint64s) -> None:
     """Fill `out` with the first 8 bytes of SHA-1 of `data[begins[i]:ends[i]]`, little endian.
 
     Messages are taken LANES at a time, whose blocks are hashed side by side in vector registers.
@@ -315,9 +305,7 @@ def _fill_block(data: Bytes, begin: int, end: int, number: int, out: Bytes) -> N
 
 
 @kernel
-def _hash_blocks(
-    words: NDArray[np.uint32], past: NDArray[np.uint32], state: NDArray[np.uint32]
-) -> None:
+def _hash_blocks(words: Uint32s, past: Uint32s, state: Uint32s) -> None:
     """Hash one block in each lane.
 
     Row t + 4 of `past` is what FIPS calls `a` after t rounds; b, c, d and e are rows before it, all
@@ -362,11 +350,7 @@ def _hash_blocks(
 
 @inline
 def _next(
-    past: NDArray[np.uint32],
-    words: NDArray[np.uint32],
-    at: int,
-    mixed: np.uint32,
-    constant: np.uint32,
+    past: Uint32s, words: Uint32s, at: int, mixed: np.uint32, constant: np.uint32
 ) -> np.uint32:
     return np.uint32(
         _rotate(past[at + 4 * LANES], 5) + mixed + _rotate(past[at], 30) + constant + words[at]

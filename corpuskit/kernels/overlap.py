@@ -6,23 +6,14 @@ one of them; `align` says which of its words a stretch holds; `shared_runs` find
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from corpuskit.kernels.arrays import Bytes, Float64s, Int32s, Int64s, Uint64s
 from corpuskit.kernels.hashing import mix64
 from corpuskit.kernels.jit import kernel
 from corpuskit.kernels.wordhash import fold_words, hash_words
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Bytes = NDArray[np.uint8]
-    Hashes = NDArray[np.uint64]
-    Offsets = NDArray[np.int64]
-    Places = NDArray[np.int32]
-    Floats = NDArray[np.float64]
-
 
 _EDGE, _PART, _TEXT, _BOTH, _PART_JOIN, _TEXT_JOIN = range(6)
 """Moves of an alignment: begin, skip a word of the part, of the text, match, match with two words
@@ -38,23 +29,23 @@ class ItemParts(NamedTuple):
         weights: (W,) float64, above 0: what finding the word is worth.
     """
 
-    starts: Offsets
-    words: Hashes
-    joined: Hashes
-    weights: Floats
+    starts: Int64s
+    words: Uint64s
+    joined: Uint64s
+    weights: Float64s
 
 
 @kernel
 def gather(
-    keys: Offsets,
-    texts: Places,
-    parts: Places,
-    places: Places,
-    starts: Offsets,
-    weights: Floats,
+    keys: Int64s,
+    texts: Int32s,
+    parts: Int32s,
+    places: Int32s,
+    starts: Int64s,
+    weights: Float64s,
     ngram: int,
     most_gap: int,
-) -> tuple[Offsets, Floats]:
+) -> tuple[Int64s, Float64s]:
     """Join n-grams found into stretches of texts that resemble one part: O(C).
 
     Args:
@@ -96,17 +87,17 @@ def gather(
 
 @kernel
 def align(
-    offsets: Offsets,
+    offsets: Int64s,
     data: Bytes,
-    table: Hashes,
+    table: Uint64s,
     kinds: Bytes,
-    windows: Offsets,
-    starts: Offsets,
-    words: Hashes,
-    joined: Hashes,
-    weights: Floats,
+    windows: Int64s,
+    starts: Int64s,
+    words: Uint64s,
+    joined: Uint64s,
+    weights: Float64s,
     skip: float,
-) -> tuple[Offsets, Floats]:
+) -> tuple[Int64s, Float64s]:
     """Find the best local alignment of a window of a text with a part: O(W of both, multiplied).
 
     An alignment takes words of both in order; equal ones count with their weight, each word of the
@@ -160,13 +151,13 @@ def align(
 
 @kernel
 def _fill(
-    words: Hashes,
-    joined: Hashes,
-    weights: Floats,
+    words: Uint64s,
+    joined: Uint64s,
+    weights: Float64s,
     begin: int,
     height: int,
-    texts: Hashes,
-    joins: Hashes,
+    texts: Uint64s,
+    joins: Uint64s,
     width: int,
     skip: float,
 ) -> tuple[Bytes, int, int]:
@@ -213,12 +204,12 @@ def _trace(
     moves: Bytes,
     row: int,
     at: int,
-    weights: Floats,
+    weights: Float64s,
     begin: int,
-    begins: Places,
-    ends: Places,
-    spans: Offsets,
-    sums: Floats,
+    begins: Int32s,
+    ends: Int32s,
+    spans: Int64s,
+    sums: Float64s,
     number: int,
 ) -> None:
     """Walk back along an alignment and fill in a row of what `align` returns."""
@@ -258,10 +249,10 @@ class Grams(NamedTuple):
         starts: (G + 1,) int64 into the places of n-gram g.
     """
 
-    bitmap: Hashes
-    slots: Hashes
-    numbers: Places
-    starts: Offsets
+    bitmap: Uint64s
+    slots: Uint64s
+    numbers: Int32s
+    starts: Int64s
 
 
 @kernel
@@ -274,7 +265,7 @@ def _gram_power(ngram: int) -> np.uint64:
 
 
 @kernel
-def _bit_shift(bitmap: Hashes) -> np.uint64:
+def _bit_shift(bitmap: Uint64s) -> np.uint64:
     """Return by how much a hash is shifted to be the number of a bit."""
     shift = np.uint64(58)
     size = len(bitmap)
@@ -285,7 +276,7 @@ def _bit_shift(bitmap: Hashes) -> np.uint64:
 
 
 @kernel
-def gram_hashes(starts: Offsets, words: Hashes, ngram: int, parts: Places) -> Hashes:
+def gram_hashes(starts: Int64s, words: Uint64s, ngram: int, parts: Int32s) -> Uint64s:
     """Return the hash of the n-gram that begins at each word, 0 where a part ends before it does.
 
     O(W), allocates 8 W bytes; fills `parts` (W,) with which part a word belongs to.
@@ -304,7 +295,7 @@ def gram_hashes(starts: Offsets, words: Hashes, ngram: int, parts: Places) -> Ha
 
 
 @kernel
-def fill_table(hashes: Hashes, bitmap: Hashes, slots: Hashes, numbers: Places) -> None:
+def fill_table(hashes: Uint64s, bitmap: Uint64s, slots: Uint64s, numbers: Int32s) -> None:
     """Put n-grams, all different, into an empty table and bitmap."""
     mask, shift = np.uint64(len(slots) - 1), _bit_shift(bitmap)
     for number in range(len(hashes)):
@@ -320,15 +311,15 @@ def fill_table(hashes: Hashes, bitmap: Hashes, slots: Hashes, numbers: Places) -
 
 @kernel
 def scan(
-    offsets: Offsets,
+    offsets: Int64s,
     data: Bytes,
-    table: Hashes,
+    table: Uint64s,
     kinds: Bytes,
     ngram: int,
-    bitmap: Hashes,
-    slots: Hashes,
-    numbers: Places,
-) -> tuple[Offsets, Offsets]:
+    bitmap: Uint64s,
+    slots: Uint64s,
+    numbers: Int32s,
+) -> tuple[Int64s, Int64s]:
     """Look up all n-grams of texts: O(B), about 150 MB/s where few are found.
 
     Allocates 16 bytes a byte of the longest text.
@@ -377,15 +368,15 @@ def scan(
 
 @kernel
 def shared_runs(
-    offsets: Offsets,
+    offsets: Int64s,
     data: Bytes,
-    table: Hashes,
-    spots: Offsets,
+    table: Uint64s,
+    spots: Int64s,
     size: int,
-    hashes: Hashes,
-    places: Offsets,
-    weights: Floats,
-) -> tuple[Offsets, Floats]:
+    hashes: Uint64s,
+    places: Int64s,
+    weights: Float64s,
+) -> tuple[Int64s, Float64s]:
     """Find runs of words whose every n-gram of `size` words occurs in a known text.
 
     O(B) of the texts to look at, and O(log G) at each place.
@@ -437,7 +428,7 @@ def shared_runs(
 
 
 @kernel
-def _find(value: np.uint64, slots: Hashes, numbers: Places) -> int:
+def _find(value: np.uint64, slots: Uint64s, numbers: Int32s) -> int:
     """Return the number of an n-gram, -1 if there is none."""
     mask = np.uint64(len(slots) - 1)
     slot = value >> np.uint64(1) & mask
@@ -449,7 +440,7 @@ def _find(value: np.uint64, slots: Hashes, numbers: Places) -> int:
 
 
 @kernel
-def _doubled(numbers: Offsets) -> Offsets:
+def _doubled(numbers: Int64s) -> Int64s:
     """Return an array of twice the size that begins with another."""
     larger = np.empty(2 * len(numbers), np.int64)
     for at in range(len(numbers)):

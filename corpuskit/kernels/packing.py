@@ -7,20 +7,11 @@ ends, so no two of them share a row.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
+from numpy.typing import NDArray
 
+from corpuskit.kernels.arrays import Bytes, Int32s, Int64s, Uint32s, Uint64s
 from corpuskit.kernels.jit import inline, kernel
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    I32 = NDArray[np.int32]
-    I64 = NDArray[np.int64]
-    U8 = NDArray[np.uint8]
-    U32 = NDArray[np.uint32]
-    U64 = NDArray[np.uint64]
 
 CONTINUES = 1
 """Flag: the document began in another row."""
@@ -41,7 +32,7 @@ def _copy(source: NDArray[np.generic], target: NDArray[np.generic]) -> None:
 
 
 @kernel
-def add_ends(ids: U32, offsets: I64, first: int, last: int) -> tuple[U32, I64]:
+def add_ends(ids: Uint32s, offsets: Int64s, first: int, last: int) -> tuple[Uint32s, Int64s]:
     """Put `first` before and `last` after each document's ids; -1 leaves one out. O(T).
 
     Args:
@@ -73,8 +64,8 @@ def add_ends(ids: U32, offsets: I64, first: int, last: int) -> tuple[U32, I64]:
 
 @kernel
 def cut_documents(
-    num_tokens: I64, num_bytes: I64, width: int, filled: int, joined: bool
-) -> tuple[I64, I64, I64, U8]:
+    num_tokens: Int64s, num_bytes: Int64s, width: int, filled: int, joined: bool
+) -> tuple[Int64s, Int64s, Int64s, Bytes]:
     """Cut documents where rows end. O(N + P).
 
     Args:
@@ -119,7 +110,7 @@ def cut_documents(
 
 
 @kernel
-def best_fit(lengths: I64, width: int) -> tuple[I64, int]:
+def best_fit(lengths: Int64s, width: int) -> tuple[Int64s, int]:
     """Place pieces, longest first, each in the fullest row that still has room.
 
     Rows with the same free space form a stack (the row touched last is taken first), and a bitmap
@@ -163,7 +154,7 @@ def best_fit(lengths: I64, width: int) -> tuple[I64, int]:
 
 
 @kernel
-def _longest_first(lengths: I64, width: int) -> I64:
+def _longest_first(lengths: Int64s, width: int) -> Int64s:
     """Return the pieces sorted by length, longest first, ties in their order: a counting sort."""
     places = np.zeros(width + 2, np.int64)
     for length in lengths:
@@ -190,7 +181,7 @@ def _lowest_bit(word: np.uint64) -> int:
 
 
 @kernel
-def _next_bit(words: U64, place: int) -> int:
+def _next_bit(words: Uint64s, place: int) -> int:
     """Return the first bit set at or after `place`, -1 if there is none."""
     index = place >> 6
     word = words[index] & (_ALL << np.uint64(place & 63))
@@ -203,7 +194,9 @@ def _next_bit(words: U64, place: int) -> int:
 
 
 @kernel
-def lay_out(rows: I64, lengths: I64, num_rows: int, width: int) -> tuple[I32, I32, I64]:
+def lay_out(
+    rows: Int64s, lengths: Int64s, num_rows: int, width: int
+) -> tuple[Int32s, Int32s, Int64s]:
     """Lay pieces into their rows in the order given, padding after them. O(P + S).
 
     Args:
@@ -242,11 +235,11 @@ def lay_out(rows: I64, lengths: I64, num_rows: int, width: int) -> tuple[I32, I3
 @kernel
 def fill_rows(
     tokens: NDArray[np.generic],
-    begins: I64,
-    lengths: I64,
-    bounds: I32,
-    starts: I32,
-    pieces: I64,
+    begins: Int64s,
+    lengths: Int64s,
+    bounds: Int32s,
+    starts: Int32s,
+    pieces: Int64s,
     pad: int,
     out: NDArray[np.generic],
 ) -> None:

@@ -12,21 +12,12 @@ inequality, which 1 - Jaccard obeys.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from corpuskit.kernels.arrays import AnyArray, Float64s, Int32s, Int64s, Uint64s
 from corpuskit.kernels.jit import kernel
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Offsets = NDArray[np.int64]
-    Rows = NDArray[np.int64]
-    Hashes = NDArray[np.uint64]
-    Ranks = NDArray[np.int32]
-    Floats = NDArray[np.float64]
-
 
 FEW = 12
 """Up to this many sets, all pairs are compared, without an index."""
@@ -46,11 +37,11 @@ class _Sets(NamedTuple):
         sizes: (N,) of whole sets; starts: (N + 1,) into the elements that are shared, as ranks.
     """
 
-    rows: Rows
-    parents: Rows
-    sizes: Rows
-    starts: Offsets
-    elements: Ranks
+    rows: Int64s
+    parents: Int64s
+    sizes: Int64s
+    starts: Int64s
+    elements: Int32s
 
 
 class _SetIndex(NamedTuple):
@@ -67,28 +58,28 @@ class _SetIndex(NamedTuple):
         reached: (N,) the last set whose distance to a leader was found; gaps: (N,) that distance.
     """
 
-    begins: Offsets
-    ends: Offsets
-    lists: Ranks
-    entries: Ranks
-    leaders: Ranks
-    distances: Floats
-    radii: Floats
-    seen: Ranks
-    passed: Ranks
-    reached: Ranks
-    gaps: Floats
+    begins: Int64s
+    ends: Int64s
+    lists: Int32s
+    entries: Int32s
+    leaders: Int32s
+    distances: Float64s
+    radii: Float64s
+    seen: Int32s
+    passed: Int32s
+    reached: Int32s
+    gaps: Float64s
 
 
 def single_link(
-    components: NDArray[np.int64],
-    offsets: Offsets,
-    hashes: Hashes,
+    components: Int64s,
+    offsets: Int64s,
+    hashes: Uint64s,
     threshold: float,
     *,
-    rows: Rows | None = None,
-    labels: NDArray[np.int64] | None = None,
-) -> Rows:
+    rows: Int64s | None = None,
+    labels: Int64s | None = None,
+) -> Int64s:
     """Return for each set the first row of its cluster, (N,).
 
     Clusters connect sets of one component, directly or through others, whose Jaccard similarity is
@@ -119,7 +110,12 @@ def single_link(
 
 @kernel
 def _link(
-    order: Rows, bounds: Rows, offsets: Offsets, hashes: Hashes, parents: Rows, threshold: float
+    order: Int64s,
+    bounds: Int64s,
+    offsets: Int64s,
+    hashes: Uint64s,
+    parents: Int64s,
+    threshold: float,
 ) -> None:
     for component in range(len(bounds) - 1):
         rows = order[bounds[component] : bounds[component + 1]]
@@ -132,7 +128,7 @@ def _link(
 
 
 @kernel
-def _root(parents: Rows, row: int) -> int:
+def _root(parents: Int64s, row: int) -> int:
     while parents[row] != row:
         parents[row] = parents[parents[row]]
         row = np.int64(parents[row])
@@ -140,14 +136,14 @@ def _root(parents: Rows, row: int) -> int:
 
 
 @kernel
-def _connect(parents: Rows, one: int, other: int) -> None:
+def _connect(parents: Int64s, one: int, other: int) -> None:
     one, other = _root(parents, one), _root(parents, other)
     parents[max(one, other)] = min(one, other)
 
 
 @kernel
 def _link_few(
-    rows: Rows, offsets: Offsets, hashes: Hashes, parents: Rows, threshold: float
+    rows: Int64s, offsets: Int64s, hashes: Uint64s, parents: Int64s, threshold: float
 ) -> None:
     """Compare all pairs that are not connected yet."""
     for at in range(1, len(rows)):
@@ -166,7 +162,7 @@ def _link_few(
 
 @kernel
 def _link_many(
-    rows: Rows, offsets: Offsets, hashes: Hashes, parents: Rows, threshold: float
+    rows: Int64s, offsets: Int64s, hashes: Uint64s, parents: Int64s, threshold: float
 ) -> None:
     """Compare each set with those before it that may be similar, found through the index."""
     starts, elements, num_ranks = shared_ranks(rows, offsets, hashes)
@@ -366,7 +362,7 @@ _SPREAD = np.uint64(0x9E3779B97F4A7C15)
 
 
 @kernel
-def shared_ranks(sets: Rows, offsets: Offsets, hashes: Hashes) -> tuple[Offsets, Ranks, int]:
+def shared_ranks(sets: Int64s, offsets: Int64s, hashes: Uint64s) -> tuple[Int64s, Int32s, int]:
     """Return the shared elements of each set as ranks: starts (N + 1,), ranks, how many there are.
 
     Ranks number the elements that at least two of the sets have, those of fewest sets first; each
@@ -409,7 +405,7 @@ def shared_ranks(sets: Rows, offsets: Offsets, hashes: Hashes) -> tuple[Offsets,
 
 
 @kernel
-def _number(sets: Rows, offsets: Offsets, hashes: Hashes) -> tuple[Ranks, Ranks]:
+def _number(sets: Int64s, offsets: Int64s, hashes: Uint64s) -> tuple[Int32s, Int32s]:
     """Number the distinct elements as they come; return each one's number, and how many have it."""
     total = 0
     for row in sets:
@@ -435,7 +431,7 @@ def _number(sets: Rows, offsets: Offsets, hashes: Hashes) -> tuple[Ranks, Ranks]
 
 
 @kernel
-def _find(table: Ranks, values: Hashes, value: np.uint64) -> int:
+def _find(table: Int32s, values: Uint64s, value: np.uint64) -> int:
     """Return the slot that holds a value, or the empty one where it belongs."""
     mask = len(table) - 1
     slot = np.int64((value * _SPREAD) >> np.uint64(32)) & mask
@@ -445,7 +441,7 @@ def _find(table: Ranks, values: Hashes, value: np.uint64) -> int:
 
 
 @kernel
-def _grown(values: Hashes, counts: Ranks) -> tuple[Ranks, Hashes, Ranks]:
+def _grown(values: Uint64s, counts: Int32s) -> tuple[Int32s, Uint64s, Int32s]:
     """Return a table and columns of twice the size."""
     num = len(values)
     table = np.full(4 * num, -1, np.int32)
@@ -458,7 +454,7 @@ def _grown(values: Hashes, counts: Ranks) -> tuple[Ranks, Hashes, Ranks]:
 
 
 @kernel
-def _rank(counts: Ranks, num_sets: int) -> tuple[Ranks, int, Offsets]:
+def _rank(counts: Int32s, num_sets: int) -> tuple[Int32s, int, Int64s]:
     """Return ranks by count, -1 for 1, how many there are, and where owners of each begin."""
     places = np.zeros(num_sets + 2, np.int64)
     for count in counts:
@@ -516,7 +512,7 @@ def most_size(size: int, shared: int, threshold: float) -> int:
 
 @kernel
 def overlap(
-    elements: NDArray[Any], one: int, one_end: int, other: int, other_end: int, least: int
+    elements: AnyArray, one: int, one_end: int, other: int, other_end: int, least: int
 ) -> int:
     """Return how many elements two ascending ranges of `elements` share, -1 if under `least`.
 
@@ -537,7 +533,7 @@ def overlap(
 
 
 @kernel
-def similarities(offsets: Offsets, hashes: Hashes, left: Rows, right: Rows) -> NDArray[np.float64]:
+def similarities(offsets: Int64s, hashes: Uint64s, left: Int64s, right: Int64s) -> Float64s:
     """Return the Jaccard similarity of pairs of sets, (P,); NaN for two empty ones.
 
     Args:

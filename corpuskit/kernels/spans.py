@@ -2,31 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import numpy as np
 
+from corpuskit.kernels.arrays import Bytes, Int64s, frozen
 from corpuskit.kernels.jit import kernel
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
-
-    Bytes = NDArray[np.uint8]
-    Offsets = NDArray[np.int64]
 
 
 def replace_spans(
-    offsets: Offsets,
+    offsets: Int64s,
     data: Bytes,
-    rows: Offsets,
-    starts: Offsets,
-    ends: Offsets,
+    rows: Int64s,
+    starts: Int64s,
+    ends: Int64s,
     codes: Bytes,
     replacements: Sequence[bytes],
-) -> tuple[Offsets, Bytes]:
-    """Return the texts with span i replaced by `replacements[codes[i]]`; O(B), allocates the copy.
+) -> tuple[Int64s, Bytes]:
+    """Return the texts with span i replaced by `replacements[codes[i]]`, read-only; O(B).
 
     Args:
         offsets, data: the texts, N of them.
@@ -42,21 +35,21 @@ def replace_spans(
     moved = offsets - offsets[0] + np.cumsum(change)
     output = np.empty(moved[-1], np.uint8)
     _splice(offsets, data, rows, starts, ends, codes, begins, sizes, pieces, moved, output)
-    return moved, output
+    return frozen(moved), frozen(output)
 
 
 @kernel
 def _splice(
-    offsets: Offsets,
+    offsets: Int64s,
     data: Bytes,
-    rows: Offsets,
-    starts: Offsets,
-    ends: Offsets,
+    rows: Int64s,
+    starts: Int64s,
+    ends: Int64s,
     codes: Bytes,
-    begins: Offsets,
-    sizes: Offsets,
+    begins: Int64s,
+    sizes: Int64s,
     pieces: Bytes,
-    moved: Offsets,
+    moved: Int64s,
     output: Bytes,
 ) -> None:
     """Copy what lies between spans in one go, spans of other rows or none at all in between."""
@@ -89,8 +82,8 @@ def _copy(data: Bytes, start: int, end: int, output: Bytes, to: int) -> int:
 
 @kernel
 def add_cut(
-    starts: Offsets,
-    ends: Offsets,
+    starts: Int64s,
+    ends: Int64s,
     codes: Bytes,
     first: int,
     num: int,
@@ -110,14 +103,7 @@ def add_cut(
 
 @kernel
 def fill_gap(
-    starts: Offsets,
-    ends: Offsets,
-    codes: Bytes,
-    first: int,
-    num: int,
-    low: int,
-    high: int,
-    code: int,
+    starts: Int64s, ends: Int64s, codes: Bytes, first: int, num: int, low: int, high: int, code: int
 ) -> int:
     """Stretch the cuts that lie within `low` to `high` so that they cover it without holes.
 
@@ -140,8 +126,8 @@ def fill_gap(
 @kernel
 def close_gap(
     data: Bytes,
-    starts: Offsets,
-    ends: Offsets,
+    starts: Int64s,
+    ends: Int64s,
     codes: Bytes,
     first: int,
     num: int,

@@ -8,17 +8,12 @@ something near is looked up.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from corpuskit.kernels.arrays import Bytes, Int64s
 from corpuskit.kernels.jit import kernel
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Bytes = NDArray[np.uint8]
-    Offsets = NDArray[np.int64]
 
 HASH_START = np.uint64(0xCBF29CE484222325)
 HASH_PRIME = np.uint64(0x100000001B3)
@@ -42,8 +37,8 @@ class Table(NamedTuple):
         kinds: (n,) uint8: what whoever made the table wants to know of a string.
     """
 
-    slots: Offsets
-    starts: Offsets
+    slots: Int64s
+    starts: Int64s
     data: Bytes
     kinds: Bytes
 
@@ -60,7 +55,7 @@ class Coded(NamedTuple):
         data: (B,) uint8.
     """
 
-    blocks: Offsets
+    blocks: Int64s
     data: Bytes
 
 
@@ -78,7 +73,7 @@ def make_table(strings: list[bytes], kinds: list[int] | None = None) -> Table:
 
 
 @kernel
-def _fill(slots: Offsets, starts: Offsets, data: Bytes) -> None:
+def _fill(slots: Int64s, starts: Int64s, data: Bytes) -> None:
     mask = np.uint64(len(slots) - 1)
     for number in range(len(starts) - 1):
         place = _slot(hash_bytes(data, starts[number], starts[number + 1])) & mask
@@ -104,8 +99,8 @@ def hash_bytes(data: Bytes, start: int, end: int) -> np.uint64:
 
 @kernel
 def find(
-    slots: Offsets,
-    starts: Offsets,
+    slots: Int64s,
+    starts: Int64s,
     strings: Bytes,
     value: np.uint64,
     data: Bytes,
@@ -201,7 +196,7 @@ def _begins_behind(coded: Coded, at: int, data: Bytes, start: int, end: int) -> 
     return False
 
 
-def front_code(offsets: Offsets, data: Bytes, first: int = 0) -> tuple[Bytes, Offsets]:
+def front_code(offsets: Int64s, data: Bytes, first: int = 0) -> tuple[Bytes, Int64s]:
     """Write sorted, different strings as a piece of a `Coded` set.
 
     Vectorized, not a kernel: it runs once per list. O(B), allocates some 40 bytes a string.
@@ -233,7 +228,7 @@ def front_code(offsets: Offsets, data: Bytes, first: int = 0) -> tuple[Bytes, Of
     return out, begins[::BLOCK] + first
 
 
-def _shared(offsets: Offsets, data: Bytes, sizes: Offsets) -> Offsets:
+def _shared(offsets: Int64s, data: Bytes, sizes: Int64s) -> Int64s:
     """Return how many bytes each string shares with the one before, 0 at the start of a block."""
     shared = np.zeros(len(sizes), np.int64)
     rows = np.arange(1, len(sizes))

@@ -10,23 +10,17 @@ order (Blelloch, Fineman, Shun 2012), with edges that need not hold both ways.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
+from corpuskit.kernels.arrays import Bools, Float64s, Int32s, Int64s, Uint64s
 from corpuskit.kernels.jit import kernel
 from corpuskit.kernels.singlelink import FEW, least_overlap, least_size, overlap, shared_ranks
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from corpuskit.kernels.singlelink import Floats, Hashes, Offsets, Ranks, Rows
-
 
 def first_holders(
-    components: NDArray[np.int64], offsets: Offsets, hashes: Hashes, order: Rows,
-    bounds: tuple[float, float], *, stays: NDArray[np.bool_], decides_all: bool = True,
-) -> tuple[Rows, Rows]:  # fmt: skip
+    components: Int64s, offsets: Int64s, hashes: Uint64s, order: Int64s,
+    bounds: tuple[float, float], *, stays: Bools, decides_all: bool = True
+) -> tuple[Int64s, Int64s]:  # fmt: skip
     """Return for each set the first one that stays and holds it, -1 for none, (N,).
 
     One set holds another of its component if their Jaccard similarity is `bounds[0]` or more, and
@@ -57,8 +51,8 @@ def first_holders(
 
 @kernel
 def _hold(
-    order: Rows, ends: Rows, offsets: Offsets, hashes: Hashes, bounds: Floats,
-    stays: NDArray[np.bool_], decides_all: bool, holders: Rows, shared: Rows,
+    order: Int64s, ends: Int64s, offsets: Int64s, hashes: Uint64s, bounds: Float64s,
+    stays: Bools, decides_all: bool, holders: Int64s, shared: Int64s
 ) -> None:  # fmt: skip
     for component in range(len(ends) - 1):
         rows = order[ends[component] : ends[component + 1]]
@@ -78,7 +72,7 @@ def least_held(size: int, max_lost: float) -> int:
 
 
 @kernel
-def _least(one: int, other: int, bounds: Floats) -> int:
+def _least(one: int, other: int, bounds: Float64s) -> int:
     """Return how many elements a set of a size must share with another to be held by it."""
     if min(one, other) / max(one, other) < bounds[0]:
         return one + 1
@@ -87,8 +81,8 @@ def _least(one: int, other: int, bounds: Floats) -> int:
 
 @kernel
 def _hold_few(
-    rows: Rows, offsets: Offsets, hashes: Hashes, bounds: Floats, stays: NDArray[np.bool_],
-    decides_all: bool, holders: Rows, shared: Rows,
+    rows: Int64s, offsets: Int64s, hashes: Uint64s, bounds: Float64s, stays: Bools,
+    decides_all: bool, holders: Int64s, shared: Int64s
 ) -> None:  # fmt: skip
     """Compare all pairs whose first one stays."""
     for at in range(1, len(rows)):
@@ -109,8 +103,8 @@ def _hold_few(
 
 @kernel
 def _hold_many(
-    rows: Rows, offsets: Offsets, hashes: Hashes, bounds: Floats, stays: NDArray[np.bool_],
-    decides_all: bool, holders: Rows, shared: Rows,
+    rows: Int64s, offsets: Int64s, hashes: Uint64s, bounds: Float64s, stays: Bools,
+    decides_all: bool, holders: Int64s, shared: Int64s
 ) -> None:  # fmt: skip
     """Compare each set with those that stay and share one of its rarest elements."""
     starts, elements, num_ranks = shared_ranks(rows, offsets, hashes)
@@ -145,8 +139,8 @@ def _hold_many(
 
 @kernel
 def _first_holder(
-    one: int, sizes: Rows, starts: Offsets, elements: Ranks, unshared: Rows, bounds: Floats,
-    begins: Offsets, ends: Offsets, entries: Ranks, seen: Ranks,
+    one: int, sizes: Int64s, starts: Int64s, elements: Int32s, unshared: Int64s, bounds: Float64s,
+    begins: Int64s, ends: Int64s, entries: Int32s, seen: Int32s,
 ) -> tuple[int, int]:  # fmt: skip
     """Return the first set in the index that holds a set, -1 for none, and what they share."""
     size, begin, end = sizes[one], starts[one], starts[one + 1]

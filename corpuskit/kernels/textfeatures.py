@@ -11,10 +11,11 @@ from __future__ import annotations
 import functools
 import math
 import unicodedata
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from corpuskit.kernels.arrays import Bools, Bytes, Float32s, Float64s, Int32s, Int64s, Uint32s
 from corpuskit.kernels.hashing import mix64
 from corpuskit.kernels.jit import inline, kernel
 from corpuskit.kernels.utf8 import (
@@ -27,14 +28,6 @@ from corpuskit.kernels.utf8 import (
     code_point,
     write_char,
 )
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Bytes = NDArray[np.uint8]
-    Offsets = NDArray[np.int64]
-    Floats = NDArray[np.float32]
-    Doubles = NDArray[np.float64]
 
 LOWER, PUNCTUATION, DIGITS = 1, 2, 4
 """Bits of what is normalised."""
@@ -64,13 +57,13 @@ def kinds_of_characters() -> Bytes:
 
 @kernel
 def _normalize(
-    begins: Offsets,
-    ends: Offsets,
+    begins: Int64s,
+    ends: Int64s,
     data: Bytes,
     modes: int,
-    lower: NDArray[np.uint32],
+    lower: Uint32s,
     kinds: Bytes,
-    bounds: Offsets,
+    bounds: Int64s,
     out: Bytes,
 ) -> None:
     size = int(np.int64(0))
@@ -105,8 +98,8 @@ def _normalize(
 
 
 def normalize(
-    begins: Offsets, ends: Offsets, data: Bytes, modes: int
-) -> tuple[Offsets, Offsets, Bytes]:
+    begins: Int64s, ends: Int64s, data: Bytes, modes: int
+) -> tuple[Int64s, Int64s, Bytes]:
     """Return texts normalised, as begins, ends and data; as they are if `modes` is 0.
 
     O(B), about 400 MB/s. Characters change one by one, so a capital sigma is never a final one; any
@@ -149,20 +142,20 @@ class Counted(NamedTuple):
         weights: (M,) float32, 1 + log of how often.
     """
 
-    bounds: Offsets
-    buckets: NDArray[np.int32]
-    weights: Floats
+    bounds: Int64s
+    buckets: Int32s
+    weights: Float32s
 
 
 @inline
 def _count(
     value: np.uint64,
     bits: int,
-    slots: NDArray[np.int32],
+    slots: Int32s,
     first: int,
     num: int,
-    buckets: NDArray[np.int32],
-    counts: Floats,
+    buckets: Int32s,
+    counts: Float32s,
 ) -> int:
     """Count an n-gram; a slot is right only if it points to its bucket in this row."""
     bucket = np.int64(mix64(value) >> np.uint64(64 - bits))
@@ -176,14 +169,14 @@ def _count(
 
 @kernel
 def _count_grams(
-    begins: Offsets,
-    ends: Offsets,
+    begins: Int64s,
+    ends: Int64s,
     data: Bytes,
     grams: GramSettings,
-    slots: NDArray[np.int32],
-    bounds: Offsets,
-    buckets: NDArray[np.int32],
-    counts: Floats,
+    slots: Int32s,
+    bounds: Int64s,
+    buckets: Int32s,
+    counts: Float32s,
 ) -> None:
     runs = np.empty(MOST_WORDS + 1, np.uint64)
     num = int(np.int64(0))
@@ -234,7 +227,7 @@ def _count_grams(
         bounds[row + 1] = num
 
 
-def count_grams(begins: Offsets, ends: Offsets, data: Bytes, grams: GramSettings) -> Counted:
+def count_grams(begins: Int64s, ends: Int64s, data: Bytes, grams: GramSettings) -> Counted:
     """Count the n-grams of texts; O(B times n-grams per byte).
 
     Words are the runs between bytes up to 0x20: normalise first. Memory is 8 bytes for each
@@ -253,7 +246,7 @@ def count_grams(begins: Offsets, ends: Offsets, data: Bytes, grams: GramSettings
 
 
 @kernel
-def score_rows(rows: Counted, table: Floats, bias: Doubles, logits: Doubles) -> NDArray[np.bool_]:
+def score_rows(rows: Counted, table: Float32s, bias: Float64s, logits: Float64s) -> Bools:
     """Fill `logits` (N, C) and return which texts have an n-gram that is known.
 
     Args:

@@ -6,14 +6,10 @@ specification; Apache Parquet format 2, parquet.thrift.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
+from corpuskit.kernels.arrays import Bytes, Int64s
 from corpuskit.kernels.jit import kernel
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 FIELDS = 9
 """One more than the number of any field that is looked at in a page header."""
@@ -23,7 +19,7 @@ SHORT, STRANGE = 0, -1
 
 
 @kernel
-def read_header(data: NDArray[np.uint8], fields: NDArray[np.int64]) -> int:
+def read_header(data: Bytes, fields: Int64s) -> int:
     """Read a page header, a structure of Thrift's compact protocol: O(its bytes).
 
     Args:
@@ -78,7 +74,7 @@ def read_header(data: NDArray[np.uint8], fields: NDArray[np.int64]) -> int:
 
 
 @kernel
-def _number(data: NDArray[np.uint8], place: int) -> tuple[np.uint64, int]:
+def _number(data: Bytes, place: int) -> tuple[np.uint64, int]:
     """Return an integer of 7 bits a byte, and the byte after it.
 
     That is after the data where the data ends in it, -1 where it has more than ten bytes.

@@ -6,17 +6,11 @@ edges, M nodes.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
+from numpy.typing import NDArray
 
+from corpuskit.kernels.arrays import Int64s, Uint64s, frozen
 from corpuskit.kernels.jit import inline, kernel
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Keys = NDArray[np.int64]
-    Rows = NDArray[np.int64]
 
 _PART_ROWS = 2048
 """Rows per part: its table of 4,096 slots and the rows' hashes stay in the nearest caches."""
@@ -25,7 +19,7 @@ _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
 @kernel
-def first_of_group(high: NDArray[np.uint64], low: NDArray[np.unsignedinteger], keys: Keys) -> Rows:
+def first_of_group(high: Uint64s, low: NDArray[np.unsignedinteger], keys: Int64s) -> Int64s:
     """Return, for each row, the row with the smallest key among rows of equal (high, low), (R,).
 
     Rows are dealt by leading bits of `high`, which should be spread evenly over the range that
@@ -56,7 +50,7 @@ def first_of_group(high: NDArray[np.uint64], low: NDArray[np.unsignedinteger], k
 
 
 @kernel
-def _deal(high: NDArray[np.uint64]) -> tuple[Rows, Rows]:
+def _deal(high: Uint64s) -> tuple[Int64s, Int64s]:
     """Return rows ordered by part, and where each part starts."""
     least, most = high[0], high[0]
     for value in high:
@@ -83,11 +77,7 @@ def _deal(high: NDArray[np.uint64]) -> tuple[Rows, Rows]:
 
 @inline
 def _find_slot(
-    table: Rows,
-    num_slots: int,
-    high: NDArray[np.uint64],
-    low: NDArray[np.unsignedinteger],
-    row: int,
+    table: Int64s, num_slots: int, high: Uint64s, low: NDArray[np.unsignedinteger], row: int
 ) -> int:
     """Return the slot that holds an equal row, or the empty one where it belongs."""
     mixed = (high[row] ^ np.uint64(low[row]) * _GOLDEN) * _GOLDEN
@@ -97,7 +87,7 @@ def _find_slot(
     return int(slot)
 
 
-def connect(left: Keys, right: Keys) -> tuple[Keys, Keys]:
+def connect(left: Int64s, right: Int64s) -> tuple[Int64s, Int64s]:
     """Return the ends of edges, (M,), sorted, and the smallest key of the component of each.
 
     O(E log E) for sorting; allocates up to 16 E + 56 M bytes.
@@ -107,13 +97,11 @@ def connect(left: Keys, right: Keys) -> tuple[Keys, Keys]:
     nodes = _distinct(ends)
     del ends
     # Read-only, as edges out of Arrow are: each kind of array compiles the kernel once more.
-    left, right = left.view(), right.view()
-    left.flags.writeable = right.flags.writeable = False
-    return nodes, components(nodes, left, right)
+    return nodes, components(nodes, frozen(left), frozen(right))
 
 
 @kernel
-def _distinct(values: Keys) -> Keys:
+def _distinct(values: Int64s) -> Int64s:
     """Return sorted values without repeats; `values` is scratch afterwards."""
     num = 0
     for value in values:
@@ -124,7 +112,7 @@ def _distinct(values: Keys) -> Keys:
 
 
 @kernel
-def components(nodes: Keys, left: Keys, right: Keys) -> Keys:
+def components(nodes: Int64s, left: Int64s, right: Int64s) -> Int64s:
     """Return the smallest node of each node's connected component, (M,). O(E), some 50 ns an edge.
 
     Args:
@@ -163,7 +151,7 @@ def _num_slots(num: int) -> int:
 
 
 @inline
-def _find_node(table: Rows, nodes: Keys, key: int) -> int:
+def _find_node(table: Int64s, nodes: Int64s, key: int) -> int:
     """Return the slot that holds a node, or the empty one where it belongs."""
     slot = np.int64((np.uint64(key) * _GOLDEN) >> np.uint64(32)) & (len(table) - 1)
     while table[slot] >= 0 and nodes[table[slot]] != key:
@@ -172,7 +160,7 @@ def _find_node(table: Rows, nodes: Keys, key: int) -> int:
 
 
 @inline
-def _root(parents: Rows, node: int) -> int:
+def _root(parents: Int64s, node: int) -> int:
     while parents[node] != node:
         parents[node] = parents[parents[node]]
         node = np.int64(parents[node])

@@ -8,20 +8,12 @@ from __future__ import annotations
 import functools
 import re
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import numpy as np
 
+from corpuskit.kernels.arrays import Bools, Bytes, Int64s, Uint32s, frozen
 from corpuskit.kernels.jit import inline, kernel
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from numpy.typing import NDArray
-
-    Bytes = NDArray[np.uint8]
-    Offsets = NDArray[np.int64]
-
 
 ELLIPSIS = "\u2026"
 BULLET = "\u2022"
@@ -164,7 +156,7 @@ def count_chars(data: Bytes, start: int, end: int) -> int:
 
 
 @kernel
-def len_chars(offsets: Offsets, data: Bytes) -> NDArray[np.int64]:
+def len_chars(offsets: Int64s, data: Bytes) -> Int64s:
     """Return the code points of each text, (N,). O(B)."""
     lengths = np.empty(len(offsets) - 1, np.int64)
     for row in range(len(lengths)):
@@ -173,7 +165,7 @@ def len_chars(offsets: Offsets, data: Bytes) -> NDArray[np.int64]:
 
 
 @functools.cache
-def char_table(*tests: Callable[[str], bool]) -> NDArray[np.uint8]:
+def char_table(*tests: Callable[[str], bool]) -> Bytes:
     """Tabulate tests of single characters: bit k of entry c says whether `tests[k](chr(c))`.
 
     Built on first use (20 ms a method of str, others 0.1 s) and kept: 1.1 MB, one entry per code
@@ -188,8 +180,7 @@ def char_table(*tests: Callable[[str], bool]) -> NDArray[np.uint8]:
         else:
             hits = np.fromiter(map(test, map(chr, range(len(table)))), np.bool_, len(table))
         table[hits] |= 1 << bit
-    table.flags.writeable = False
-    return table
+    return frozen(table)
 
 
 NUM_CODES = 0x40000
@@ -200,7 +191,7 @@ CHAR_LOWER, CHAR_WORD, CHAR_SPACE, CHAR_ENDS = 0x1FFFFF, 1 << 21, 1 << 22, 1 << 
 
 
 @functools.cache
-def characters() -> NDArray[np.uint32]:
+def characters() -> Uint32s:
     """Tabulate characters, (262144,) uint32, read-only; built on first use (10 ms) and kept.
 
     Bits 0-20: the lower-case code point; 21: part of a word; 22: whitespace; 23: the word ends
@@ -214,8 +205,7 @@ def characters() -> NDArray[np.uint32]:
         for match in re.finditer(pattern, lower):
             table[match.start() : match.end()] |= bit
     table[0x130] |= CHAR_ENDS
-    table.flags.writeable = False
-    return table
+    return frozen(table)
 
 
 # ----------------------------------------------------------------------
@@ -223,9 +213,7 @@ def characters() -> NDArray[np.uint32]:
 
 
 @kernel
-def hold_any(
-    offsets: NDArray[np.int64], data: NDArray[np.uint8], wanted: NDArray[np.uint8]
-) -> NDArray[np.bool_]:
+def hold_any(offsets: Int64s, data: Bytes, wanted: Bytes) -> Bools:
     """Return (N,) whether a text holds a byte that is wanted: O(B), stops at the first.
 
     Args:

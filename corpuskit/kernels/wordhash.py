@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import functools
 import unicodedata
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from corpuskit.kernels.arrays import Bytes, Int32s, Int64s, Uint32s, Uint64s, frozen
 from corpuskit.kernels.hashing import load64, load_tail, mix64
 from corpuskit.kernels.jit import inline, kernel
 from corpuskit.kernels.utf8 import (
@@ -25,15 +25,6 @@ from corpuskit.kernels.utf8 import (
     characters,
     code_point,
 )
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Bytes = NDArray[np.uint8]
-    Offsets = NDArray[np.int64]
-    Hashes = NDArray[np.uint64]
-    Places = NDArray[np.int32]
-
 
 _HIGH_BITS = np.uint64(0x8080808080808080)
 _LOWER_BITS = np.uint64(0x2020202020202020)
@@ -54,8 +45,7 @@ def _byte_kinds() -> Bytes:
     table[[ord("_"), *range(ord("0"), ord("9") + 1), *range(0x80, 0x100)]] = 1
     for first in (ord("a"), ord("A")):
         table[first : first + 26] = 1
-    table.flags.writeable = False
-    return table
+    return frozen(table)
 
 
 BYTE_KINDS = _byte_kinds()
@@ -86,7 +76,7 @@ def _count_bits(value: np.uint64) -> np.uint64:
 
 
 @kernel
-def word_edges(data: Bytes, begin: int, end: int, kinds: Bytes, edges: NDArray[np.int32]) -> int:
+def word_edges(data: Bytes, begin: int, end: int, kinds: Bytes, edges: Int32s) -> int:
     """Fill `edges` with where runs of word bytes begin and end; return how many runs. O(B).
 
     About 2.4 GB/s: 64 bytes become a bit each, and bits that differ from the one before are
@@ -147,10 +137,10 @@ def word_hashes(
     data: Bytes,
     begin: int,
     end: int,
-    characters: NDArray[np.uint32],
+    characters: Uint32s,
     kinds: Bytes,
-    edges: NDArray[np.int32],
-    words: Hashes,
+    edges: Int32s,
+    words: Uint64s,
 ) -> int:
     """Fill `words` with the hash of each word, in order; return how many. O(B), about 900 MB/s.
 
@@ -178,7 +168,7 @@ def word_hashes(
 
 @kernel
 def _wide_words(
-    data: Bytes, begin: int, end: int, characters: NDArray[np.uint32], words: Hashes, num: int
+    data: Bytes, begin: int, end: int, characters: Uint32s, words: Uint64s, num: int
 ) -> int:
     """Append the hashes of the words of a run that holds wide characters; return the new `num`.
 
@@ -251,7 +241,7 @@ _STATE = 5
 
 
 @functools.cache
-def folded_characters() -> Hashes:
+def folded_characters() -> Uint64s:
     """Tabulate characters, (262144,) uint64, read-only; built on first use (70 ms) and kept.
 
     Bits 0-17, 18-35 and 36-53: up to three letters that a character stands for; 54: part of a word;
@@ -268,12 +258,10 @@ def folded_characters() -> Hashes:
         inside = table[first : last + 1]
         inside[(inside & _LETTER) != 0] |= _ALONE
     table[[ord(char) for char in _PASSED_CHARS]] = _PASSED
-    found = table.astype(np.uint64)
-    found.flags.writeable = False
-    return found
+    return frozen(table.astype(np.uint64))
 
 
-def _folded(code: int, known: NDArray[np.int64]) -> int:
+def _folded(code: int, known: Int64s) -> int:
     """Return the entry of a character that decomposes: its letters, at most three of them."""
     letters = [
         int(known[ord(part)]) & CHAR_LOWER
@@ -289,7 +277,7 @@ def _folded(code: int, known: NDArray[np.int64]) -> int:
 
 
 @kernel
-def _append(states: Hashes, at: int, letters: np.uint64) -> None:
+def _append(states: Uint64s, at: int, letters: np.uint64) -> None:
     """Hash up to three more letters."""
     while letters:
         letter = letters & _CODE_MASK
@@ -305,7 +293,7 @@ def _append(states: Hashes, at: int, letters: np.uint64) -> None:
 
 
 @kernel
-def _hashed(states: Hashes, at: int) -> np.uint64:
+def _hashed(states: Uint64s, at: int) -> np.uint64:
     """Return the hash of the letters so far."""
     if states[at + _SEEN] >= np.uint64(0x80):
         return np.uint64(states[at + _WIDE])
@@ -315,7 +303,7 @@ def _hashed(states: Hashes, at: int) -> np.uint64:
 
 
 @kernel
-def next_word(data: Bytes, at: int, end: int, table: Hashes, states: Hashes) -> tuple[int, int]:
+def next_word(data: Bytes, at: int, end: int, table: Uint64s, states: Uint64s) -> tuple[int, int]:
     """Hash the next word of `data[at:end]`; return its first byte, -1 if there is none, and end.
 
     Args:
@@ -351,11 +339,11 @@ def fold_words(
     data: Bytes,
     begin: int,
     end: int,
-    table: Hashes,
-    words: Hashes,
-    joined: Hashes,
-    starts: Places,
-    ends: Places,
+    table: Uint64s,
+    words: Uint64s,
+    joined: Uint64s,
+    starts: Int32s,
+    ends: Int32s,
     first: int,
     last: int,
 ) -> int:
@@ -389,8 +377,8 @@ def fold_words(
 
 @kernel
 def fold_all(
-    offsets: Offsets, data: Bytes, table: Hashes
-) -> tuple[Offsets, Hashes, Hashes, Places]:
+    offsets: Int64s, data: Bytes, table: Uint64s
+) -> tuple[Int64s, Uint64s, Uint64s, Int32s]:
     """Return where the words of texts begin, (N + 1,); words, joined, and their bytes, (W,) each.
 
     O(B), about 80 MB/s; allocates 24 bytes a byte.
@@ -414,11 +402,11 @@ def hash_words(
     data: Bytes,
     begin: int,
     end: int,
-    table: Hashes,
+    table: Uint64s,
     kinds: Bytes,
-    edges: Places,
-    words: Hashes,
-    starts: Places,
+    edges: Int32s,
+    words: Uint64s,
+    starts: Int32s,
 ) -> int:
     """Fill in the hashes of all words, as `fold_words` but faster, and return how many. O(B).
 

@@ -14,7 +14,7 @@ from corpuskit.stage.contract import (
     SourceBatch,
     Stage,
     StreamingStage,
-)  # fmt: skip
+)
 from corpuskit.stage.passes import Cost, Pass, PassContext, PassPlan, Unit, UnitContext, Volume
 from corpuskit.stage.view import Example, Outcome, Spans, View
 

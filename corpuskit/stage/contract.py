@@ -22,7 +22,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler
 
 from corpuskit.errors import UsageError, suggest
 from corpuskit.formats.batch import POSITION_BITS, make_keys
@@ -33,13 +33,11 @@ from corpuskit.stage.view import Example, Outcome, View
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    import numpy as np
     import pyarrow as pa
-    from numpy.typing import NDArray
-    from pydantic import GetJsonSchemaHandler
     from pydantic.json_schema import JsonSchemaValue
     from pydantic_core import CoreSchema
 
+    from corpuskit.kernels.arrays import Bools, Float64s, Int64s
     from corpuskit.storage import FoundFile
 
 
@@ -106,6 +104,8 @@ class Stage(Parameters, ABC):
     examples: ClassVar[tuple[Example, ...]] = ()
     version: ClassVar[int] = 1
     """Raise it when results change for a reason that is not in the source (a table, a library)."""
+    text_speed: ClassVar[float] = 50e6
+    """Bytes of text per CPU second, measured: what `cost` estimates from."""
 
     @classmethod
     def stage_name(cls) -> str:
@@ -118,7 +118,7 @@ class Stage(Parameters, ABC):
         value = None if name is None else getattr(self, name)
         return float("nan") if value is None else float(value)
 
-    def fails(self, rule: str, values: NDArray[np.float64]) -> NDArray[np.bool_]:
+    def fails(self, rule: str, values: Float64s) -> Bools:
         """Return which measured values break a rule; NaN breaks none.
 
         That is below a bound called `min_*` and above any other; a rule that is off breaks nothing,
@@ -180,9 +180,9 @@ class Stage(Parameters, ABC):
     def cost(self, volume: Volume, pass_name: str = "") -> Cost:
         """Return about what the stage (of a global one: a pass) needs, from measured figures.
 
-        Asked before anything runs; without figures a stage counts as 50 MB per CPU second.
+        Asked before anything runs.
         """
-        return Cost(cpu_seconds=volume.text_bytes / 50e6)
+        return Cost(cpu_seconds=volume.text_bytes / self.text_speed)
 
 
 @functools.cache
@@ -244,7 +244,7 @@ class SourceBatch:
         size_bytes: bytes of input consumed for this batch (for progress).
     """
 
-    positions: NDArray[np.int64]
+    positions: Int64s
     texts: pa.Array
     ids: pa.Array | None = None
     columns: Mapping[str, pa.Array] = dataclasses.field(default_factory=dict)

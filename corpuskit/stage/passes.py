@@ -9,12 +9,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    import numpy as np
     import pyarrow as pa
-    from numpy.typing import NDArray
 
     from corpuskit.formats.ledger import Entries
     from corpuskit.formats.manifest import Part
+    from corpuskit.kernels.arrays import Bools, Int64s
     from corpuskit.stage.view import View
     from corpuskit.storage import Readable
 
@@ -58,7 +57,7 @@ class UnitContext(Protocol):
     def add_ledger(self, entries: Entries) -> None:
         """Add rows to the ledger part of this unit."""
 
-    def keeps_text(self, keys: NDArray[np.int64]) -> NDArray[np.bool_]:
+    def keeps_text(self, keys: Int64s) -> Bools:
         """Return the documents whose text the ledger keeps: others need not be read."""
 
     def write_shuffle(
@@ -106,14 +105,14 @@ class PassPlan(Protocol):
 class PassContext(UnitContext, PassPlan, Protocol):
     """What a pass of a global stage may touch besides."""
 
-    def read(self, *columns: str, keys: NDArray[np.int64] | None = None) -> Iterator[View]:
+    def read(self, *columns: str, keys: Int64s | None = None) -> Iterator[View]:
         """Yield the documents of this cell that are still alive, with `key` and these columns.
 
         Args:
             keys: documents wanted, ascending; others come along, if it is cheaper to read them.
         """
 
-    def part_keys(self) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    def part_keys(self) -> tuple[Int64s, Bools]:
         """Return the keys of all rows of this cell's part, and which are still alive."""
 
     def read_shuffle(
@@ -141,7 +140,7 @@ class PassContext(UnitContext, PassPlan, Protocol):
 
     def write_sidecar(
         self,
-        keep: NDArray[np.bool_],
+        keep: Bools,
         columns: Mapping[str, pa.Array] | None = None,
         cuts: pa.ListArray | None = None,
     ) -> None:

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from corpuskit.formats.batch import Utf8, large_strings, numbers, utf8
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from numpy.typing import NDArray
+from corpuskit.kernels.arrays import Bytes, Float64s, Int64s
 
 Fact = TypeVar("Fact")
 
@@ -60,7 +57,7 @@ class View:
         return self._text
 
     @property
-    def keys(self) -> NDArray[np.int64]:
+    def keys(self) -> Int64s:
         """Document keys, (N,)."""
         return numbers(self.batch.column("key")).astype(np.int64, copy=False)
 
@@ -68,7 +65,7 @@ class View:
         """Return another column; annotation columns are called `<stage>.<field>`."""
         return self.batch.column(name)
 
-    def fact(self, compute: Callable[[NDArray[np.int64], NDArray[np.uint8]], Fact]) -> Fact:
+    def fact(self, compute: Callable[[Int64s, Bytes], Fact]) -> Fact:
         """Return `compute(offsets, data)` of this text, computed once per text.
 
         A fact with a method `select(rows)` survives filtering; others are computed again.
@@ -77,7 +74,7 @@ class View:
             self._facts[compute] = compute(self.text.offsets, self.text.data)
         return self._facts[compute]  # type: ignore[no-any-return]
 
-    def select(self, rows: NDArray[np.int64]) -> View:
+    def select(self, rows: Int64s) -> View:
         """Return the view of some rows."""
         facts = {k: f.select(rows) for k, f in self._facts.items() if hasattr(f, "select")}
         return View(self.batch.take(pa.array(rows)), facts)
@@ -111,10 +108,10 @@ class Spans:
         action: `cut` or `replace`.
     """
 
-    rows: NDArray[np.int64]
-    starts: NDArray[np.int64]
-    ends: NDArray[np.int64]
-    codes: NDArray[np.uint8]
+    rows: Int64s
+    starts: Int64s
+    ends: Int64s
+    codes: Bytes
     action: Literal["cut", "replace"] = "cut"
 
 
@@ -138,17 +135,17 @@ class Outcome:
         measures: name -> (N,) float64 of every rule's value, when asked for.
     """
 
-    codes: NDArray[np.uint8] | None = None
-    values: NDArray[np.float64] | None = None
+    codes: Bytes | None = None
+    values: Float64s | None = None
     reasons: pa.Array | None = None
-    bounds: NDArray[np.float64] | None = None
+    bounds: Float64s | None = None
     text: Utf8 | None = None
     facts: Mapping[Any, Any] = dataclasses.field(default_factory=dict)
     spans: Spans | None = None
     columns: Mapping[str, pa.Array] = dataclasses.field(default_factory=dict)
-    measures: Mapping[str, NDArray[np.float64]] = dataclasses.field(default_factory=dict)
+    measures: Mapping[str, Float64s] = dataclasses.field(default_factory=dict)
 
-    def reasons_of(self, rows: NDArray[np.int64], rules: Sequence[str]) -> pa.Array:
+    def reasons_of(self, rows: Int64s, rules: Sequence[str]) -> pa.Array:
         """Return why dropped documents were dropped, as strings."""
         assert self.codes is not None, "only asked when something was dropped"
         codes = self.codes[rows].astype(np.int64) - 1

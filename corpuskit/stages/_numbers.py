@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from corpuskit.errors import DataError, UsageError
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from corpuskit.stage import Known
+from corpuskit.kernels.arrays import AnyArray, Bools, Float64s, Int64s
+from corpuskit.stage import Known
 
 _NAMES = frozenset({"text", "extra"})
 """Columns of strings that are never numbers."""
@@ -47,7 +44,7 @@ def check_strings(known: Known, parameter: str, column: str) -> None:
         raise UsageError(f"{parameter}: {_no_strings(column, kind)}")
 
 
-def to_numbers(column: pa.Array, name: str) -> NDArray[np.float64]:
+def to_numbers(column: pa.Array, name: str) -> Float64s:
     """Return a column as float64, (N,); NaN if there is no value, or a string is no number.
 
     Raises:
@@ -60,7 +57,7 @@ def to_numbers(column: pa.Array, name: str) -> NDArray[np.float64]:
     elif not _is_number(column.type):
         raise DataError(_no_numbers(name, column.type))
     numbers = column.cast(pa.float64(), safe=False).fill_null(float("nan"))
-    values: NDArray[np.float64] = numbers.to_numpy(zero_copy_only=False)
+    values: Float64s = numbers.to_numpy(zero_copy_only=False)
     return values
 
 
@@ -76,7 +73,16 @@ def to_strings(column: pa.Array, name: str) -> pa.Array:
     return column.cast(pa.string())
 
 
-def among(values: NDArray[Any], chosen: NDArray[Any]) -> NDArray[np.bool_]:
+def rows_by_value(column: pa.Array) -> Iterator[tuple[str | None, Int64s]]:
+    """Yield each value of a column of strings, null too, with its rows; ascending."""
+    coded = column.dictionary_encode()
+    numbers = coded.indices.fill_null(-1).to_numpy(zero_copy_only=False)
+    for number in np.unique(numbers).tolist():
+        value = coded.dictionary[number].as_py() if number >= 0 else None
+        yield value, np.flatnonzero(numbers == number)
+
+
+def among(values: AnyArray, chosen: AnyArray) -> Bools:
     """Return which values occur in `chosen`, which is sorted; O(V log C)."""
     if len(chosen) == 0:
         return np.zeros(len(values), np.bool_)

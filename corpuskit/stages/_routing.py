@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from corpuskit.formats.shuffle_files import hash_ranges
-from corpuskit.stage import Cost, Parameters, Pass, Unit
+from corpuskit.stage import Cost, Parameters, Pass, PassContext, PassPlan, Unit, Volume
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from corpuskit.formats.manifest import Part
-    from corpuskit.stage import PassContext, PassPlan, Volume
 
 MAX_OPENS = 1 << 20
 """Shuffle files that all consumers together may open without a second level: minutes of CPU."""

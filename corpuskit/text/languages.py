@@ -15,13 +15,11 @@ Source: languages.txt, written by benchmarks/langid/codes.py from CLDR and datat
 from __future__ import annotations
 
 import functools
+from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from corpuskit.errors import suggest
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
 
 AMBIGUOUS = {"als": "gsw"}
 """Codes of Wikipedia that ISO 639-3 gives to another language -> its own code for theirs."""

@@ -6,11 +6,10 @@ import functools
 import itertools
 import re
 import unicodedata
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from corpuskit.formats.batch import frozen
+from corpuskit.kernels.arrays import Bytes, Int64s, frozen, join_bytes
 from corpuskit.kernels.folding import (
     BECOMES,
     DIGIT,
@@ -24,20 +23,13 @@ from corpuskit.kernels.folding import (
 )
 from corpuskit.kernels.utf8 import PUNCTUATION
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Offsets = NDArray[np.int64]
-    Bytes = NDArray[np.uint8]
-
-
 _NUM_CODES = 0x40000
 """Planes 0 to 3; of the others only plane 14 has characters that change."""
 
 _SEPARATORS = ".,\u060c\u066b\u2396\u2397\u2398"
 
 
-def simplify_texts(offsets: Offsets, data: Bytes) -> tuple[Offsets, Bytes]:
+def simplify_texts(offsets: Int64s, data: Bytes) -> tuple[Int64s, Bytes]:
     """Return texts simplified; read-only, as Arrow's buffers are.
 
     Lower case, numbers to 0, punctuation to spaces, runs of whitespace to one space, canonical
@@ -54,8 +46,7 @@ def simplify_texts(offsets: Offsets, data: Bytes) -> tuple[Offsets, Bytes]:
         for row in np.flatnonzero(odd).tolist():
             text = lower[1][lower[0][row] : lower[0][row + 1]].tobytes().decode()
             pieces[row] = _simplify(text).encode()
-        bounds = np.cumsum([0, *map(len, pieces)], dtype=np.int64)
-        simple = np.frombuffer(b"".join(pieces), np.uint8)
+        return join_bytes(pieces)
     return frozen(bounds), frozen(simple)
 
 
@@ -104,6 +95,4 @@ def characters() -> Simple:
     # Last: the full-width digit one counts as punctuation, too, but numbers come first.
     kinds[[match.start() for match in regex.finditer(r"\p{Nd}", joined)]] = DIGIT
     kinds[[ord(char) for char in _SEPARATORS]] |= SEPARATES
-    coded = [text.encode() for text in replacements]
-    starts = np.array([0, *itertools.accumulate(map(len, coded))], np.int64)
-    return Simple(kinds, which, starts, np.frombuffer(b"".join(coded), np.uint8))
+    return Simple(kinds, which, *join_bytes([text.encode() for text in replacements]))

@@ -14,23 +14,21 @@ import itertools
 import json
 import re
 from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from corpuskit.errors import UsageError
 from corpuskit.formats.derived import Derived, derived
+from corpuskit.kernels.arrays import Bytes, Int64s, join_bytes
 from corpuskit.kernels.words import english
 from corpuskit.kernels.words.english import NO_RULES, NUM_CODES, Rules
 from corpuskit.kernels.words.lexicon import char_kinds
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from numpy.typing import NDArray
-
-    Tokens = tuple[str, ...]
+Tokens = tuple[str, ...]
 
 
 FORBIDDEN = "IS_ALPHA"
@@ -59,7 +57,7 @@ class LanguageFacts(NamedTuple):
         language: what the tokenizer is made of.
     """
 
-    char_kinds: NDArray[np.uint8]
+    char_kinds: Bytes
     rules: Rules
     has_rules: bool
     spaced: tuple[str, ...]
@@ -165,18 +163,16 @@ class Answers(NamedTuple):
         seams: chunk -> texts beside it to which it loses a special case.
     """
 
-    data: NDArray[np.uint8]
-    starts: NDArray[np.int64]
-    ends: NDArray[np.int64]
-    counts: NDArray[np.int64]
+    data: Bytes
+    starts: Int64s
+    ends: Int64s
+    counts: Int64s
     seams: dict[int, frozenset[Seam]]
 
 
 def answers(chunks: Sequence[Sequence[str]], seams: dict[int, frozenset[Seam]]) -> Answers:
     """Return chunks, given by their words, as arrays."""
-    words = [word.encode() for chunk in chunks for word in chunk]
-    ends = np.cumsum([0, *map(len, words)], dtype=np.int64)
-    data = np.frombuffer(b"".join(words), np.uint8)
+    ends, data = join_bytes([word.encode() for chunk in chunks for word in chunk])
     return Answers(data, ends[:-1], ends[1:], np.array([*map(len, chunks)], np.int64), seams)
 
 

@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 import numpy as np
 
 from corpuskit.errors import UsageError, suggest
+from corpuskit.kernels.arrays import frozen, join_bytes
 from corpuskit.kernels.utf8 import TERMINAL, char_table
 from corpuskit.kernels.words import learn as wordlearn
 from corpuskit.kernels.words import split as wordsplit
 from corpuskit.kernels.words.boundaries import CLASSES, IS_PICTOGRAPH, IS_SPACE
 from corpuskit.kernels.words.english import NO_RULES, Rules, room
-from corpuskit.kernels.words.lexicon import Lexicon, Words, char_kinds, frozen
+from corpuskit.kernels.words.lexicon import Lexicon, Words, char_kinds
 from corpuskit.kernels.words.split import SPACE_KINDS, ChunkMemory, Seams
 from corpuskit.text import spacy
 from corpuskit.text.languages import common_codes, names_of
@@ -28,12 +29,9 @@ from corpuskit.text.languages import common_codes, names_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from numpy.typing import NDArray
-
+    from corpuskit.kernels.arrays import Bytes, Int32s, Int64s
     from corpuskit.text.spacy import Answers, Seam
 
-    Bytes = NDArray[np.uint8]
-    Offsets = NDArray[np.int64]
 
 WordSplit = Literal["spacy", "whitespace", "unicode"]
 """`spacy`: as datatrove 0.10.1 splits the language, where it does so by spaCy's rules;
@@ -80,7 +78,7 @@ class Splitter:
         tokenizer = _tokenizer(language) if words == "spacy" else None
         self._by_text = tokenizer if tokenizer and tokenizer.distributions else None
         self._numbers: dict[str, int] = {}
-        self._texts: dict[bytes, NDArray[np.int32]] = {}
+        self._texts: dict[bytes, Int32s] = {}
 
     def stats(self) -> SplitterStats:
         """Return how many chunks are remembered, in how many bytes, and how many were asked for."""
@@ -94,7 +92,7 @@ class Splitter:
     def _way(self) -> _Way:
         return _way(self.words, self.language)
 
-    def __call__(self, offsets: Offsets, data: Bytes) -> Words:
+    def __call__(self, offsets: Int64s, data: Bytes) -> Words:
         memory = self._memory
         if memory is None or memory.size_bytes > self._max_memory_bytes:
             self._memory = memory = ChunkMemory(Lexicon(self._way.char_kinds))
@@ -106,7 +104,7 @@ class Splitter:
         self._num_asked += batch.num_asked
         return Words(frozen(bounds), frozen(tokens), memory.lexicon)
 
-    def _split_texts(self, lexicon: Lexicon, offsets: Offsets, data: Bytes) -> Words:
+    def _split_texts(self, lexicon: Lexicon, offsets: Int64s, data: Bytes) -> Words:
         """Ask the tokenizer of the reference for the words of each text, once for all stages."""
         assert self._by_text is not None, "asked by the caller"
         split, numbers, known = self._by_text.load(), self._numbers, self._texts
@@ -186,8 +184,7 @@ class _SeamTable:
             frozen(np.array(self._numbers, np.int64)),
             frozen(np.cumsum([0, *sizes], dtype=np.int64)),
             frozen(np.array(sides, np.uint8)),
-            frozen(np.cumsum([0, *map(len, texts)], dtype=np.int64)),
-            np.frombuffer(b"".join(texts), np.uint8),
+            *join_bytes(texts),
             self._forbidden,
         )
 
@@ -200,7 +197,7 @@ class _SplitCall:
         self._forced = _places(way.spaced, data)
         self.num_asked = 0
 
-    def find(self, begins: Offsets, ends: Offsets) -> tuple[Offsets, NDArray[np.int32]]:
+    def find(self, begins: Int64s, ends: Int64s) -> tuple[Int64s, Int32s]:
         """Return where the words of each text begin, and the words."""
         memory, scratch = self._memory, wordsplit.scratch(begins, ends)
         asked = wordsplit.questions(len(scratch.tokens) // 16 + 256)
@@ -284,12 +281,8 @@ class _SplitCall:
 
 
 def _replace(
-    bounds: Offsets,
-    tokens: NDArray[np.int32],
-    rows: Offsets,
-    new_bounds: Offsets,
-    new_tokens: NDArray[np.int32],
-) -> tuple[Offsets, NDArray[np.int32]]:
+    bounds: Int64s, tokens: Int32s, rows: Int64s, new_bounds: Int64s, new_tokens: Int32s
+) -> tuple[Int64s, Int32s]:
     """Return offsets and tokens with other words for some texts."""
     counts, pieces, at = np.diff(bounds), [], 0
     for place, row in enumerate(rows.tolist()):
@@ -322,7 +315,7 @@ def _way(words: WordSplit, language: str) -> _Way:
     )
 
 
-def _places(pattern: re.Pattern[bytes] | None, data: Bytes) -> Offsets:
+def _places(pattern: re.Pattern[bytes] | None, data: Bytes) -> Int64s:
     """Return where a pattern matches, and a place beyond all data."""
     places = [match.start() for match in pattern.finditer(data.data)] if pattern else []
     return frozen(np.array([*places, np.iinfo(np.int64).max], np.int64))

@@ -16,7 +16,8 @@ import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from corpuskit.formats.batch import frozen, utf8
+from corpuskit.formats.batch import utf8
+from corpuskit.kernels.arrays import frozen
 from corpuskit.kernels.words.boundaries import (
     CLASSES,
     group_ngrams,

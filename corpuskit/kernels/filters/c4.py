@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from corpuskit.kernels.arrays import Bytes, Int32s, Int64s, frozen
 from corpuskit.kernels.jit import kernel
 from corpuskit.kernels.spans import add_cut, close_gap, fill_gap, replace_spans
 from corpuskit.kernels.utf8 import (
@@ -18,15 +19,7 @@ from corpuskit.kernels.utf8 import (
     skip_space_back,
     space_width,
 )
-from corpuskit.kernels.words.lexicon import PUNCT, SENTENCE_END
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from corpuskit.kernels.words.lexicon import Words
-
-    Bytes = NDArray[np.uint8]
-    Offsets = NDArray[np.int64]
+from corpuskit.kernels.words.lexicon import PUNCT, SENTENCE_END, Words
 
 
 class LineDraft(NamedTuple):
@@ -41,21 +34,18 @@ class LineDraft(NamedTuple):
         cut_codes: (n,) uint8 into RULES.
     """
 
-    offsets: Offsets
+    offsets: Int64s
     data: Bytes
     codes: Bytes
-    num_lines: Offsets
-    rows: Offsets
-    starts: Offsets
-    ends: Offsets
+    num_lines: Int64s
+    rows: Int64s
+    starts: Int64s
+    ends: Int64s
     cut_codes: Bytes
 
 
 def rewrite_lines(
-    offsets: Offsets,
-    data: Bytes,
-    tests: LineTests,
-    sentences: tuple[Offsets, Offsets] | None = None,
+    offsets: Int64s, data: Bytes, tests: LineTests, sentences: tuple[Int64s, Int64s] | None = None
 ) -> LineDraft:
     r"""Test each line as str.splitlines gives it, and join those that stay with \n.
 
@@ -82,15 +72,13 @@ def rewrite_lines(
     num = cut_bounds[-1]
     rows = np.repeat(np.arange(num_docs), np.diff(cut_bounds))
     begins = offsets[rows]
-    used = text[: moved[-1]]
-    moved.flags.writeable = used.flags.writeable = False
     return LineDraft(
-        moved, used, codes, num_lines, rows, starts[:num] - begins, ends[:num] - begins,
-        cut_codes[:num],
+        frozen(moved), frozen(text[: moved[-1]]), codes, num_lines, rows, starts[:num] - begins,
+        ends[:num] - begins, cut_codes[:num],
     )  # fmt: skip
 
 
-def strip_texts(offsets: Offsets, data: Bytes) -> tuple[Offsets, Bytes]:
+def strip_texts(offsets: Int64s, data: Bytes) -> tuple[Int64s, Bytes]:
     """Return the texts as str.rstrip leaves them; those given where that changes nothing."""
     ends = _right_ends(offsets, data)
     if np.array_equal(ends, offsets[1:]):
@@ -98,9 +86,7 @@ def strip_texts(offsets: Offsets, data: Bytes) -> tuple[Offsets, Bytes]:
     rows = np.flatnonzero(ends < offsets[1:])
     starts, stops = ends - offsets[:-1], np.diff(offsets)
     nothing = np.zeros(len(rows), np.uint8)
-    moved, text = replace_spans(offsets, data, rows, starts[rows], stops[rows], nothing, [b""])
-    moved.flags.writeable = text.flags.writeable = False
-    return moved, text
+    return replace_spans(offsets, data, rows, starts[rows], stops[rows], nothing, [b""])
 
 
 _NONE = np.empty(0, np.int64)
@@ -111,7 +97,7 @@ def _digits() -> Bytes:
 
 
 @kernel
-def _count_marks(offsets: Offsets, data: Bytes) -> int:
+def _count_marks(offsets: Int64s, data: Bytes) -> int:
     """Return how many lines and citations there can be at most, documents aside."""
     num = 0
     for at in range(offsets[0], offsets[-1]):
@@ -121,7 +107,7 @@ def _count_marks(offsets: Offsets, data: Bytes) -> int:
 
 
 @kernel
-def _right_ends(offsets: Offsets, data: Bytes) -> Offsets:
+def _right_ends(offsets: Int64s, data: Bytes) -> Int64s:
     """Return where each text ends without the whitespace at its end, (N,)."""
     ends = np.empty(len(offsets) - 1, np.int64)
     for row in range(len(ends)):
@@ -141,24 +127,24 @@ def _strip_left(text: Bytes, start: int, end: int) -> int:
 
 @kernel
 def _rewrite(
-    offsets: Offsets,
+    offsets: Int64s,
     data: Bytes,
-    pieces: Offsets,
-    edges: Offsets,
-    tests: Offsets,
+    pieces: Int64s,
+    edges: Int64s,
+    tests: Int64s,
     byte_kinds: Bytes,
     digits: Bytes,
     phrase: Bytes,
-    bounds: Offsets,
+    bounds: Int64s,
     anchors: Bytes,
     text: Bytes,
-    moved: Offsets,
+    moved: Int64s,
     doc_codes: Bytes,
-    num_lines: Offsets,
-    starts: Offsets,
-    ends: Offsets,
+    num_lines: Int64s,
+    starts: Int64s,
+    ends: Int64s,
     codes: Bytes,
-    cut_bounds: Offsets,
+    cut_bounds: Int64s,
 ) -> None:
     """Fill the arrays from `text` on; O(B).
 
@@ -242,7 +228,7 @@ _LISTED = (
 """Phrase, a rare letter of it (to look for first), what it is."""
 
 
-def _phrase_tables() -> tuple[Bytes, Offsets, Bytes]:
+def _phrase_tables() -> tuple[Bytes, Int64s, Bytes]:
     """Return the phrases as buffers, and byte -> letter of a phrase to look around (0: none)."""
     anchors = np.zeros(256, np.uint8)
     for _, letter, _ in _LISTED:
@@ -256,16 +242,14 @@ def _phrase_tables() -> tuple[Bytes, Offsets, Bytes]:
     for row, (phrase, letter, rule) in enumerate(_LISTED):
         bounds[row] = (at, at + len(phrase), phrase.index(letter), rule)
         at += len(phrase)
-    for table in (anchors, bounds):
-        table.flags.writeable = False
-    return data, bounds, anchors
+    return data, frozen(bounds), frozen(anchors)
 
 
 PHRASES, PHRASE_BOUNDS, ANCHORS = _phrase_tables()
 
 
 @kernel
-def _has_phrase(text: Bytes, start: int, at: int, end: int, phrase: Bytes, bounds: Offsets) -> bool:
+def _has_phrase(text: Bytes, start: int, at: int, end: int, phrase: Bytes, bounds: Int64s) -> bool:
     """Return whether a phrase, in any case, is in the line with its rare letter at `at`."""
     first = at - bounds[2]
     if first < start:
@@ -286,7 +270,7 @@ def _has_phrase(text: Bytes, start: int, at: int, end: int, phrase: Bytes, bound
 
 @kernel
 def find_phrases(
-    text: Bytes, start: int, end: int, phrase: Bytes, bounds: Offsets, anchors: Bytes
+    text: Bytes, start: int, end: int, phrase: Bytes, bounds: Int64s, anchors: Bytes
 ) -> int:
     """Return which phrases, or a curly bracket, are in a line: bits as above. O(B).
 
@@ -344,8 +328,7 @@ def _byte_kinds() -> Bytes:
     table = np.zeros(256, np.uint8)
     table[[10, 11, 12, 13, 28, 29, 30, 0xC2, 0xE2]] = _BREAK
     table[ord("[")] = BRACKET
-    table.flags.writeable = False
-    return table
+    return frozen(table)
 
 
 BYTE_KINDS = _byte_kinds()
@@ -454,7 +437,7 @@ def _has_terminal_punct(text: Bytes, start: int, end: int) -> bool:
 
 
 @kernel
-def _verdict(flags: int, tests: Offsets) -> int:
+def _verdict(flags: int, tests: Int64s) -> int:
     """Return the first rule that a line breaks by what is in it, in the order of the reference."""
     if tests[4] and flags & LOREM_IPSUM:
         return LOREM
@@ -474,8 +457,8 @@ def cut_citations(
     end: int,
     digits: Bytes,
     is_open: bool,
-    starts: Offsets,
-    ends: Offsets,
+    starts: Int64s,
+    ends: Int64s,
     codes: Bytes,
     first: int,
     num: int,
@@ -514,10 +497,10 @@ def test_line(
     start: int,
     end: int,
     has_brackets: bool,
-    tests: Offsets,
+    tests: Int64s,
     digits: Bytes,
     phrase: Bytes,
-    bounds: Offsets,
+    bounds: Int64s,
     anchors: Bytes,
     text: Bytes,
     to: int,
@@ -545,7 +528,7 @@ def test_line(
 UNKNOWN = -1
 
 
-def count_breaks(offsets: Offsets, data: Bytes, words: Words) -> NDArray[np.int64]:
+def count_breaks(offsets: Int64s, data: Bytes, words: Words) -> Int64s:
     r"""Return (N,): how many sentences begin within the lines of each text; lines end with \n.
 
     UNKNOWN where the words are not what lies between whitespace: the reference drops a token.
@@ -554,7 +537,7 @@ def count_breaks(offsets: Offsets, data: Bytes, words: Words) -> NDArray[np.int6
     return np.where(edges[bounds[:-1]] == UNKNOWN, UNKNOWN, np.diff(bounds) - 1)
 
 
-def sentence_edges(offsets: Offsets, data: Bytes, words: Words) -> tuple[Offsets, Offsets]:
+def sentence_edges(offsets: Int64s, data: Bytes, words: Words) -> tuple[Int64s, Int64s]:
     """Return ((N + 1,) offsets, (S,) edges): where the sentences of each text end, in bytes of it.
 
     A sentence begins where the one before ends, whitespace first; the last ends with the text, and
@@ -563,9 +546,7 @@ def sentence_edges(offsets: Offsets, data: Bytes, words: Words) -> tuple[Offsets
     return _edges(offsets, data, words, by_line=False)
 
 
-def _edges(
-    offsets: Offsets, data: Bytes, words: Words, *, by_line: bool
-) -> tuple[Offsets, Offsets]:
+def _edges(offsets: Int64s, data: Bytes, words: Words, *, by_line: bool) -> tuple[Int64s, Int64s]:
     lexicon = words.lexicon
     args = (offsets, data, words.offsets, words.tokens, lexicon.starts, lexicon.kinds)
     # A sentence has a token at least, one of whitespace counted with the word before it.
@@ -575,8 +556,8 @@ def _edges(
 
 @kernel
 def sentence_spans(
-    offsets: Offsets, data: Bytes, bounds: Offsets, edges: Offsets
-) -> tuple[NDArray[np.int32], Offsets, Offsets]:
+    offsets: Int64s, data: Bytes, bounds: Int64s, edges: Int64s
+) -> tuple[Int32s, Int64s, Int64s]:
     """Return document, start and end of each sentence, without whitespace at its ends; O(B).
 
     Sentences of nothing else are left out. A document whose only edge is UNKNOWN is one sentence.
@@ -616,15 +597,15 @@ def _skip_within_line(data: Bytes, at: int, end: int) -> int:
 
 @kernel
 def _find(
-    offsets: Offsets,
+    offsets: Int64s,
     data: Bytes,
-    word_offsets: Offsets,
-    tokens: NDArray[np.int32],
-    starts: Offsets,
+    word_offsets: Int64s,
+    tokens: Int32s,
+    starts: Int64s,
     kinds: Bytes,
     by_line: bool,
-    edges: Offsets,
-) -> Offsets:
+    edges: Int64s,
+) -> Int64s:
     r"""Fill `edges`, return their offsets. O(W + whitespace); allocates 8 N bytes.
 
     With `by_line`, each \n ends a line, and what ends there has no edge.
@@ -673,9 +654,7 @@ def _find(
 
 
 @kernel
-def count_long_lines(
-    offsets: NDArray[np.int64], data: NDArray[np.uint8], min_chars: int
-) -> NDArray[np.int64]:
+def count_long_lines(offsets: Int64s, data: Bytes, min_chars: int) -> Int64s:
     r"""Return how many lines of each text have at least `min_chars` code points, (N,). O(B).
 
     Lines are what str.split("\n") gives: there is always one.

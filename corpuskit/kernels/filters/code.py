@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from corpuskit.kernels.arrays import Bytes, Float64s, Int64s, frozen
 from corpuskit.kernels.jit import kernel
 from corpuskit.kernels.utf8 import char_table, char_width, code_point, line_break_width
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Bytes = NDArray[np.uint8]
-    Offsets = NDArray[np.int64]
 
 MEASURES = (
     *("num_chars", "num_lines", "line_chars", "mean_line_chars", "alnum_ratio", "alpha_ratio"),
@@ -29,7 +23,7 @@ _MIN_BASE64, _MIN_PAIRS, _MIN_ESCAPES = 64, 8, 8
 """Characters of base64, pairs of hexadecimal digits, escapes \\uXXXX that a match has at least."""
 
 
-def measure_code(offsets: Offsets, data: Bytes) -> NDArray[np.float64]:
+def measure_code(offsets: Int64s, data: Bytes) -> Float64s:
     r"""Return (10, N) float64, rows as in MEASURES; NaN for a share of no characters.
 
     Lines are those of str.splitlines, lengths are in characters. A token is a run of letters,
@@ -50,12 +44,11 @@ def _encoded_bytes() -> Bytes:
     table[[*letters, *b"0123456789+/\n="]] |= _OF_BASE64
     table[[*b"0123456789abcdefABCDEF"]] |= _OF_DIGITS | _OF_PAIRS
     table[[*b"x\\, \t\n\v\f\r\x1c\x1d\x1e\x1f", *range(128, 256)]] |= _OF_PAIRS
-    table.flags.writeable = False
-    return table
+    return frozen(table)
 
 
 @kernel
-def _measure(offsets: Offsets, data: Bytes, kinds: Bytes, encoded: Bytes) -> NDArray[np.float64]:
+def _measure(offsets: Int64s, data: Bytes, kinds: Bytes, encoded: Bytes) -> Float64s:
     """O(B); allocates 80 N bytes."""
     num_docs = len(offsets) - 1
     measured = np.full((len(MEASURES), num_docs), np.nan)

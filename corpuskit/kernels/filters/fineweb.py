@@ -4,35 +4,21 @@ from __future__ import annotations
 
 import functools
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Collection
 
 import numpy as np
 
+from corpuskit.kernels.arrays import Bytes, Float64s, Int64s, Uint64s, frozen
 from corpuskit.kernels.hashing import xxh64
 from corpuskit.kernels.jit import kernel
 from corpuskit.kernels.utf8 import TERMINAL, code_point, count_chars, skip_space
 
-if TYPE_CHECKING:
-    from collections.abc import Collection
-
-    from numpy.typing import NDArray
-
-    Bytes = NDArray[np.uint8]
-    Offsets = NDArray[np.int64]
-    Hashes = NDArray[np.uint64]
-
-MEASURES = (
-    "num_lines",
-    "line_punct_ratio",
-    "short_line_ratio",
-    "char_dup_ratio",
-    "num_newlines",
-)
+MEASURES = ("num_lines", "line_punct_ratio", "short_line_ratio", "char_dup_ratio", "num_newlines")
 
 
 def measure_lines(
-    offsets: Offsets, data: Bytes, stop_chars: Collection[str], short_line_chars: int
-) -> NDArray[np.float64]:
+    offsets: Int64s, data: Bytes, stop_chars: Collection[str], short_line_chars: int
+) -> Float64s:
     r"""Return (5, N) float64, rows as in MEASURES; NaN where there are no lines.
 
     Lines are what lies between \n, blank ones (str.strip leaves nothing) left out.
@@ -57,12 +43,11 @@ def _stop_table(chars: frozenset[str]) -> Bytes:
     """Code point -> whether it is one of `chars`; 1.1 MB, read-only."""
     table = np.zeros(sys.maxunicode + 1, np.uint8)
     table[[ord(char) for char in chars]] = 1
-    table.flags.writeable = False
-    return table
+    return frozen(table)
 
 
 @kernel
-def count_newlines(offsets: Offsets, data: Bytes) -> NDArray[np.int64]:
+def count_newlines(offsets: Int64s, data: Bytes) -> Int64s:
     r"""Return how many \n each text has, (N,). O(B)."""
     counts = np.zeros(len(offsets) - 1, np.int64)
     for row in range(len(counts)):
@@ -84,7 +69,7 @@ def _num_slots(num_keys: int) -> int:
 
 @kernel
 def _is_new(
-    data: Bytes, start: int, end: int, row: int, mask: int, seen: NDArray[np.int64], hashes: Hashes
+    data: Bytes, start: int, end: int, row: int, mask: int, seen: Int64s, hashes: Uint64s
 ) -> bool:
     """Return whether a line was not met before in this document, and remember it.
 
@@ -111,14 +96,14 @@ def _is_new(
 
 @kernel
 def _measure(
-    offsets: Offsets,
+    offsets: Int64s,
     data: Bytes,
-    newlines: Offsets,
+    newlines: Int64s,
     stop_table: Bytes,
     short_line_chars: int,
-    seen: NDArray[np.int64],
-    hashes: Hashes,
-) -> NDArray[np.float64]:
+    seen: Int64s,
+    hashes: Uint64s,
+) -> Float64s:
     """O(B); allocates 40 N bytes."""
     num_docs = len(offsets) - 1
     measured = np.full((len(MEASURES), num_docs), np.nan)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from corpuskit.kernels.arrays import Bytes, Float64s, Int64s
 from corpuskit.kernels.filters.fineweb import count_newlines
 from corpuskit.kernels.filters.quality import count_tokens
 from corpuskit.kernels.jit import kernel
@@ -18,13 +19,6 @@ from corpuskit.kernels.utf8 import (
     skip_space,
     skip_space_back,
 )
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Bytes = NDArray[np.uint8]
-    Offsets = NDArray[np.int64]
-    Counts = NDArray[np.int64]
 
 UPPERCASE, NUMERIC, COUNTER, TOO_FEW_WORDS, PHRASE, WHITESPACE = 1, 2, 3, 4, 5, 6
 """Codes of lines that go."""
@@ -50,18 +44,18 @@ class MeasuredLines(NamedTuple):
         gates: (L,) uint8, bits as above.
     """
 
-    bounds: Offsets
-    begins: Offsets
-    edges: NDArray[np.int64]
-    counts: Counts
+    bounds: Int64s
+    begins: Int64s
+    edges: Int64s
+    counts: Int64s
     gates: Bytes
 
-    def rows(self, numbers: Offsets) -> Offsets:
+    def rows(self, numbers: Int64s) -> Int64s:
         """Return the documents of some lines."""
         return np.searchsorted(self.bounds, numbers, side="right") - 1
 
 
-def measure_lines(offsets: Offsets, data: Bytes, max_phrase_words: int) -> MeasuredLines:
+def measure_lines(offsets: Int64s, data: Bytes, max_phrase_words: int) -> MeasuredLines:
     """Count what the rules compare; O(B), allocates 57 bytes a line."""
     bounds = np.concatenate([np.zeros(1, np.int64), np.cumsum(count_newlines(offsets, data) + 1)])
     num = int(bounds[-1])
@@ -107,8 +101,8 @@ def judge_lines(
 
 
 def list_cuts(
-    offsets: Offsets, data: Bytes, lines: MeasuredLines, codes: Bytes
-) -> tuple[Offsets, Offsets, Offsets, Bytes]:
+    offsets: Int64s, data: Bytes, lines: MeasuredLines, codes: Bytes
+) -> tuple[Int64s, Int64s, Int64s, Bytes]:
     """Return (n,) rows, starts and ends in bytes of the document, codes of what the rules cut."""
     room = len(codes) * 2 + 2 * len(offsets)
     starts, ends = np.empty(room, np.int64), np.empty(room, np.int64)
@@ -124,8 +118,8 @@ def list_cuts(
 
 
 def count_words(
-    offsets: Offsets, data: Bytes, known: Counts | None = None, rows: Offsets = _NO_ROWS
-) -> Counts:
+    offsets: Int64s, data: Bytes, known: Int64s | None = None, rows: Int64s = _NO_ROWS
+) -> Int64s:
     r"""Return how many words begin with a letter or digit, (N,); as DCLM counts them.
 
     Words are split as fastText splits text: at space, \n, \r, \t, \v, \f and NUL only. O(B).
@@ -148,14 +142,14 @@ def _kinds() -> Bytes:
 
 @kernel
 def _measure(
-    offsets: Offsets,
+    offsets: Int64s,
     data: Bytes,
     kinds: Bytes,
     max_phrase_words: int,
-    bounds: Offsets,
-    begins: Offsets,
-    edges: NDArray[np.int64],
-    counts: Counts,
+    bounds: Int64s,
+    begins: Int64s,
+    edges: Int64s,
+    counts: Int64s,
     gates: Bytes,
 ) -> None:
     """Fill the arrays after `bounds`."""
@@ -230,7 +224,7 @@ def _may_hold_phrase(data: Bytes, start: int, end: int) -> bool:
 
 @kernel
 def _strip_page(
-    data: Bytes, edges: NDArray[np.int64], counts: Counts, codes: Bytes, first: int, last: int
+    data: Bytes, edges: Int64s, counts: Int64s, codes: Bytes, first: int, last: int
 ) -> bool:
     """Strip a page: blank lines at its ends go, the first and last line lose whitespace.
 
@@ -261,12 +255,12 @@ def _strip_page(
 @kernel
 def _judge(
     data: Bytes,
-    bounds: Offsets,
-    edges: NDArray[np.int64],
-    counts: Counts,
+    bounds: Int64s,
+    edges: Int64s,
+    counts: Int64s,
     is_counter: Bytes,
     steps: Bytes,
-    limits: NDArray[np.float64],
+    limits: Float64s,
     min_words: int,
     codes: Bytes,
     has_text: Bytes,
@@ -306,16 +300,16 @@ def _judge(
 
 @kernel
 def _cut(
-    offsets: Offsets,
+    offsets: Int64s,
     data: Bytes,
-    bounds: Offsets,
-    begins: Offsets,
-    edges: NDArray[np.int64],
+    bounds: Int64s,
+    begins: Int64s,
+    edges: Int64s,
     line_codes: Bytes,
-    starts: Offsets,
-    ends: Offsets,
+    starts: Int64s,
+    ends: Int64s,
     codes: Bytes,
-    cut_bounds: Offsets,
+    cut_bounds: Int64s,
 ) -> None:
     """Fill the arrays from `starts` on; O(L)."""
     for row in range(len(offsets) - 1):
@@ -339,8 +333,6 @@ def _cut(
 
 
 @kernel
-def _count_words(
-    offsets: Offsets, data: Bytes, rows: Offsets, alnum: Bytes, counts: Counts
-) -> None:
+def _count_words(offsets: Int64s, data: Bytes, rows: Int64s, alnum: Bytes, counts: Int64s) -> None:
     for row in rows:
         counts[row] = count_tokens(data, offsets[row], offsets[row + 1], alnum)

@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from corpuskit.kernels.arrays import Bytes, Int32s, Int64s, join_bytes
 from corpuskit.kernels.jit import kernel
 from corpuskit.kernels.utf8 import char_table, char_width, code_point, skip_space
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from corpuskit.kernels.words.lexicon import Words
-
-    Bytes = NDArray[np.uint8]
-    Offsets = NDArray[np.int64]
+from corpuskit.kernels.words.lexicon import Words
 
 _ALNUM, _UPPER = 1, 2
 _ENTRY, _SPACED = 1, 2
@@ -31,12 +25,12 @@ class Sentences(NamedTuple):
         docs: (N + 1,) pieces of each text.
     """
 
-    bounds: Offsets
-    ends: Offsets
-    docs: Offsets
+    bounds: Int64s
+    ends: Int64s
+    docs: Int64s
 
 
-def split_sentences(offsets: Offsets, data: Bytes) -> Sentences:
+def split_sentences(offsets: Int64s, data: Bytes) -> Sentences:
     """Cut texts into sentences; a fact of `View.fact`."""
     return Sentences(*_split(offsets, data))
 
@@ -63,7 +57,7 @@ def find_cursed(sentences: Sentences, data: Bytes, entries: tuple[str, ...]) -> 
 
 
 @functools.cache
-def _coded(entries: tuple[str, ...]) -> tuple[Offsets, Bytes, Bytes]:
+def _coded(entries: tuple[str, ...]) -> tuple[Int64s, Bytes, Bytes]:
     """Return offsets and bytes of entries; first byte -> whether an entry or expression begins."""
     coded = [entry.encode() for entry in entries if entry]
     pairs = np.zeros(1 << 16, np.uint8)
@@ -72,14 +66,13 @@ def _coded(entries: tuple[str, ...]) -> tuple[Offsets, Bytes, Bytes]:
         pairs[[entry[0] << 8 | second for second in seconds]] = _ENTRY
     pairs[32 << 8 : 33 << 8] |= _SPACED
     pairs[44 << 8 | 32] |= _SPACED
-    offsets = np.cumsum([0, *map(len, coded)], dtype=np.int64)
-    return offsets, np.frombuffer(b"".join(coded) + b"\0", np.uint8), pairs
+    return *join_bytes(coded, b"\0"), pairs
 
 
 @kernel
 def count_sentences(
-    bounds: Offsets, ends: Offsets, docs: Offsets, data: Bytes, flagged: Bytes
-) -> tuple[Offsets, Offsets]:
+    bounds: Int64s, ends: Int64s, docs: Int64s, data: Bytes, flagged: Bytes
+) -> tuple[Int64s, Int64s]:
     """Return (N,) sentences that are not blank, and flagged ones among them. O(S)."""
     num, questionable = np.zeros((2, len(docs) - 1), np.int64)
     for row in range(len(num)):
@@ -96,7 +89,7 @@ def _is_mark(byte: int) -> bool:
 
 
 @kernel
-def _split(offsets: Offsets, data: Bytes) -> tuple[Offsets, Offsets, Offsets]:
+def _split(offsets: Int64s, data: Bytes) -> tuple[Int64s, Int64s, Int64s]:
     """O(B); allocates 16 bytes for each sentence mark."""
     room = len(offsets) + 1
     for at in range(offsets[0], offsets[-1]):
@@ -125,8 +118,8 @@ def _split(offsets: Offsets, data: Bytes) -> tuple[Offsets, Offsets, Offsets]:
 
 @kernel
 def _lists(
-    offsets: Offsets, tokens: NDArray[np.int32], starts: Offsets, spelt: Bytes, kinds: Bytes,
-    min_words: int, ratio: float,
+    offsets: Int64s, tokens: Int32s, starts: Int64s, spelt: Bytes, kinds: Bytes,
+    min_words: int, ratio: float
 ) -> Bytes:  # fmt: skip
     """O(bytes of words)."""
     flagged = np.zeros(len(offsets) - 1, np.uint8)
@@ -145,7 +138,7 @@ def _lists(
 
 @kernel
 def _cursed(
-    bounds: Offsets, ends: Offsets, data: Bytes, offsets: Offsets, spelt: Bytes, pairs: Bytes
+    bounds: Int64s, ends: Int64s, data: Bytes, offsets: Int64s, spelt: Bytes, pairs: Bytes
 ) -> Bytes:
     """O(B): few places begin with two bytes with which an entry begins."""
     flagged = np.zeros(len(ends), np.uint8)
@@ -168,7 +161,7 @@ def _cursed(
 
 
 @kernel
-def _holds(data: Bytes, at: int, end: int, offsets: Offsets, spelt: Bytes) -> bool:
+def _holds(data: Bytes, at: int, end: int, offsets: Int64s, spelt: Bytes) -> bool:
     """Return whether an entry is at `at`."""
     for number in range(len(offsets) - 1):
         place, size, same = offsets[number], offsets[number + 1] - offsets[number], 0

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
+from corpuskit.kernels.arrays import Bytes, Float64s, Int32s, Int64s, Uint64s, frozen, join_bytes
 from corpuskit.kernels.hashing import load64
 from corpuskit.kernels.jit import inline, kernel
 from corpuskit.kernels.utf8 import (
@@ -18,18 +20,7 @@ from corpuskit.kernels.utf8 import (
     skip_space_back,
     wide_space_width,
 )
-from corpuskit.kernels.words.lexicon import ALPHA, SOLID, char_kinds, same_bytes
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
-
-    from corpuskit.kernels.words.lexicon import Words
-
-    Bytes = NDArray[np.uint8]
-    Offsets = NDArray[np.int64]
-
+from corpuskit.kernels.words.lexicon import ALPHA, SOLID, Words, char_kinds, same_bytes
 
 MEASURES = (
     "num_words",
@@ -44,8 +35,8 @@ MEASURES = (
 
 
 def measure_quality(
-    offsets: Offsets, data: Bytes, words: Words, stop_words: tuple[str, ...]
-) -> NDArray[np.float64]:
+    offsets: Int64s, data: Bytes, words: Words, stop_words: tuple[str, ...]
+) -> Float64s:
     """Return (8, N) float64, rows as in MEASURES; NaN where a denominator is zero.
 
     Words of symbols alone are left out of `num_words` and of `word_length`, the mean in characters.
@@ -57,12 +48,11 @@ def measure_quality(
     )  # fmt: skip
 
 
-def _byte_kinds() -> NDArray[np.uint8]:
+def _byte_kinds() -> Bytes:
     """Byte -> whether it may be a hash, a part of an ellipsis or of a line boundary."""
     table = np.zeros(256, np.uint8)
     table[[10, 11, 12, 13, 28, 29, 30, ord("#"), ord("."), 0xC2, 0xE2]] = 1
-    table.flags.writeable = False
-    return table
+    return frozen(table)
 
 
 _BYTE_KINDS = _byte_kinds()
@@ -91,13 +81,10 @@ def _spaced_kinds() -> NDArray[np.uint16]:
         (_BEYOND, range(128, 256)),
     ):
         table[[*chosen]] |= bit
-    table.flags.writeable = False
-    return table
+    return frozen(table)
 
 
-def measure_spaced_quality(
-    offsets: Offsets, data: Bytes, stop_words: tuple[str, ...]
-) -> NDArray[np.float64]:
+def measure_spaced_quality(offsets: Int64s, data: Bytes, stop_words: tuple[str, ...]) -> Float64s:
     """Return what `measure_quality` does for the words of str.split()."""
     coded = sorted(word.encode() for word in stop_words)
     lengths = np.zeros(256, np.uint64)
@@ -105,10 +92,8 @@ def measure_spaced_quality(
         lengths[word[0]] |= np.uint64(1 << min(len(word), 63))
     firsts = np.searchsorted([word[0] for word in coded], np.arange(257))
     return _measure_spaced(
-        offsets, data, _spaced_kinds(), char_kinds(), lengths, firsts,
-        np.cumsum([0, *map(len, coded)], dtype=np.int64),
-        np.frombuffer(b"".join(coded) + b"\0", np.uint8),
-    )  # fmt: skip
+        offsets, data, _spaced_kinds(), char_kinds(), lengths, firsts, *join_bytes(coded, b"\0")
+    )
 
 
 _HIGH_BITS, _LOW_BITS = np.uint64(0x8080808080808080), np.uint64(0x7F7F7F7F7F7F7F7F)
@@ -127,9 +112,9 @@ def _count_letters(group: np.uint64) -> np.int64:
 
 @kernel
 def _measure_spaced(
-    offsets: Offsets, data: Bytes, byte_kinds: NDArray[np.uint16], char_kinds: Bytes,
-    lengths: NDArray[np.uint64], firsts: Offsets, starts: Offsets, spelt: Bytes,
-) -> NDArray[np.float64]:  # fmt: skip
+    offsets: Int64s, data: Bytes, byte_kinds: NDArray[np.uint16], char_kinds: Bytes,
+    lengths: Uint64s, firsts: Int64s, starts: Int64s, spelt: Bytes
+) -> Float64s:  # fmt: skip
     """O(B + K W), K stop words that begin alike; allocates 64 N bytes.
 
     Args:
@@ -231,9 +216,9 @@ def _ratio(count: int, of: int) -> float:
 
 @kernel
 def _measure(
-    offsets: Offsets, data: Bytes, word_offsets: Offsets, tokens: NDArray[np.int32], kinds: Bytes,
-    chars: NDArray[np.int32], marks: Bytes, num_marks: int, byte_kinds: Bytes,
-) -> NDArray[np.float64]:  # fmt: skip
+    offsets: Int64s, data: Bytes, word_offsets: Int64s, tokens: Int32s, kinds: Bytes,
+    chars: Int32s, marks: Bytes, num_marks: int, byte_kinds: Bytes
+) -> Float64s:  # fmt: skip
     """O(B + W + K N), K stop words; allocates 64 N bytes.
 
     Args:
@@ -336,8 +321,8 @@ _KELVIN = "\u212a".encode()
 
 
 def measure_dolma_quality(
-    offsets: Offsets, data: Bytes, words: Words, stop_words: tuple[str, ...]
-) -> NDArray[np.float64]:
+    offsets: Int64s, data: Bytes, words: Words, stop_words: tuple[str, ...]
+) -> Float64s:
     """Return (8, N) float64, rows as in MEASURES; `word_length` is the median."""
     lexicon = words.lexicon
     return _dolma(
@@ -347,8 +332,8 @@ def measure_dolma_quality(
 
 
 def measure_dclm_quality(
-    offsets: Offsets, data: Bytes, words: Words, stop_words: tuple[str, ...]
-) -> NDArray[np.float64]:
+    offsets: Int64s, data: Bytes, words: Words, stop_words: tuple[str, ...]
+) -> Float64s:
     """Return (8, N) float64, rows as in MEASURES; a text without words fails where DCLM says so.
 
     `num_words` are fastText's tokens that begin with a letter or digit, `word_length` is the mean.
@@ -365,22 +350,21 @@ def measure_dclm_quality(
     )  # fmt: skip
 
 
-def _folded(stop_words: Sequence[str]) -> tuple[Bytes, Offsets, Bytes]:
+def _folded(stop_words: Sequence[str]) -> tuple[Bytes, Int64s, Bytes]:
     """Return (256,) bytes that may begin a stop word, offsets, bytes."""
     coded = [word.encode() for word in dict.fromkeys(stop_words)]
     gate = np.zeros(256, np.uint8)
     for word in coded:
         gate[[word[0], word[:1].upper()[0]]] = 1
         gate[_KELVIN[0]] |= word[:1] == b"k"
-    offsets = np.cumsum([0, *map(len, coded)], dtype=np.int64)
-    return gate, offsets, np.frombuffer(b"".join(coded) + b"\0", np.uint8)
+    return gate, *join_bytes(coded, b"\0")
 
 
 @kernel
 def _dolma(
-    offsets: Offsets, data: Bytes, word_offsets: Offsets, tokens: NDArray[np.int32], kinds: Bytes,
-    chars: NDArray[np.int32], marks: Bytes, starts: Offsets, spelt: Bytes,
-) -> NDArray[np.float64]:  # fmt: skip
+    offsets: Int64s, data: Bytes, word_offsets: Int64s, tokens: Int32s, kinds: Bytes,
+    chars: Int32s, marks: Bytes, starts: Int64s, spelt: Bytes
+) -> Float64s:  # fmt: skip
     """O(B + W); allocates 64 N bytes, and 8 for each character of the longest word."""
     num_docs = len(offsets) - 1
     measured = np.full((len(MEASURES), num_docs), np.nan)
@@ -411,7 +395,7 @@ def _dolma(
 
 
 @kernel
-def _median(counts: NDArray[np.int64], longest: int, num: int) -> float:
+def _median(counts: Int64s, longest: int, num: int) -> float:
     """Return the median of `num` lengths, 0 of none, and clear their counts."""
     low, high, seen = -1, -1, 0
     for length in range(longest + 1):
@@ -453,10 +437,10 @@ def _dolma_lines(data: Bytes, begin: int, end: int) -> tuple[int, int, int]:
 
 @kernel
 def _dclm(
-    offsets: Offsets, data: Bytes, word_offsets: Offsets, tokens: NDArray[np.int32], kinds: Bytes,
-    chars: NDArray[np.int32], starts: Offsets, spelt: Bytes, alnum: Bytes, gate: Bytes,
-    stop_offsets: Offsets, stop_data: Bytes,
-) -> NDArray[np.float64]:  # fmt: skip
+    offsets: Int64s, data: Bytes, word_offsets: Int64s, tokens: Int32s, kinds: Bytes,
+    chars: Int32s, starts: Int64s, spelt: Bytes, alnum: Bytes, gate: Bytes,
+    stop_offsets: Int64s, stop_data: Bytes
+) -> Float64s:  # fmt: skip
     """O(B + W K), K stop words; allocates 64 N bytes."""
     num_docs = len(offsets) - 1
     measured = np.full((len(MEASURES), num_docs), np.nan)
@@ -482,7 +466,7 @@ def _dclm(
 
 
 @kernel
-def _is_stop(data: Bytes, start: int, end: int, stop_offsets: Offsets, stop_data: Bytes) -> int:
+def _is_stop(data: Bytes, start: int, end: int, stop_offsets: Int64s, stop_data: Bytes) -> int:
     """Return 1 if the word in lower case is a stop word, else 0."""
     for number in range(len(stop_offsets) - 1):
         at, stop = start, stop_offsets[number]

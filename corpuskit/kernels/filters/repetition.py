@@ -8,25 +8,16 @@ L is the longest run of words, 10.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
+from corpuskit.kernels.arrays import Bools, Bytes, Float64s, Int32s, Int64s, Uint64s
 from corpuskit.kernels.hashing import xxh64
 from corpuskit.kernels.jit import inline, kernel
 from corpuskit.kernels.lines import find_newlines
 from corpuskit.kernels.utf8 import char_table, code_point, count_chars, skip_space, skip_space_back
-from corpuskit.kernels.words.lexicon import folded, product
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from corpuskit.kernels.words.lexicon import Words
-
-    Bytes = NDArray[np.uint8]
-    Offsets = NDArray[np.int64]
-    Hashes = NDArray[np.uint64]
-
+from corpuskit.kernels.words.lexicon import Words, folded, product
 
 LONGEST = 10
 """Longest run of words."""
@@ -50,25 +41,21 @@ class Repetition(NamedTuple):
         measured: (R, N) float64, or (R, 0); NaN where a text has no run of that many words.
     """
 
-    codes: NDArray[np.uint8]
-    values: NDArray[np.float64]
-    measured: NDArray[np.float64]
+    codes: Bytes
+    values: Float64s
+    measured: Float64s
 
 
 class _StopRules(NamedTuple):
     """When to stop: (R,) limits, (R,) whether a measure is wanted, whether a broken limit ends."""
 
-    limits: NDArray[np.float64]
-    wanted: NDArray[np.bool_]
+    limits: Float64s
+    wanted: Bools
     stops: bool
 
 
 def measure_repetition(
-    offsets: Offsets,
-    data: Bytes,
-    words: Words,
-    limits: NDArray[np.float64],
-    wanted: NDArray[np.bool_] | None = None,
+    offsets: Int64s, data: Bytes, words: Words, limits: Float64s, wanted: Bools | None = None
 ) -> Repetition:
     """Measure repetition until the first limit is broken, or all that is wanted.
 
@@ -91,9 +78,9 @@ def measure_repetition(
 
 @kernel
 def _repetition(
-    offsets: Offsets, data: Bytes, word_offsets: Offsets, tokens: NDArray[np.int32],
-    chars: NDArray[np.int32], hashes: Hashes, powers: Hashes, bounds: _StopRules, codes: Bytes,
-    values: NDArray[np.float64], measured: NDArray[np.float64],
+    offsets: Int64s, data: Bytes, word_offsets: Int64s, tokens: Int32s,
+    chars: Int32s, hashes: Uint64s, powers: Uint64s, bounds: _StopRules, codes: Bytes,
+    values: Float64s, measured: Float64s
 ) -> None:  # fmt: skip
     """Fill codes, values and measured. O(B + L W), L passes over the words of each document.
 
@@ -145,7 +132,7 @@ def _repetition(
 
 
 @kernel
-def _last(wanted: NDArray[np.bool_], place: int) -> int:
+def _last(wanted: Bools, place: int) -> int:
     """Return the longest run that is wanted, of the measures from `place` on."""
     last = 0
     for n in range(1, LONGEST + 1):
@@ -156,12 +143,7 @@ def _last(wanted: NDArray[np.bool_], place: int) -> int:
 
 @kernel
 def _blocks(
-    data: Bytes,
-    begin: int,
-    end: int,
-    num_chars: int,
-    bounds: _StopRules,
-    measures: NDArray[np.float64],
+    data: Bytes, begin: int, end: int, num_chars: int, bounds: _StopRules, measures: Float64s
 ) -> bool:
     """Measure paragraphs and lines; return whether a broken limit ends the search."""
     places = find_newlines(data, begin, end)
@@ -186,8 +168,8 @@ def _blocks(
 
 @kernel
 def _tops(
-    num: int, num_chars: int, edges: Offsets, single: Hashes, keys: Hashes, places: Offsets,
-    slots: Bytes, table: Hashes, bounds: _StopRules, measures: NDArray[np.float64],
+    num: int, num_chars: int, edges: Int64s, single: Uint64s, keys: Uint64s, places: Int64s,
+    slots: Bytes, table: Uint64s, bounds: _StopRules, measures: Float64s
 ) -> bool:  # fmt: skip
     """Measure the most frequent run of each length; return whether a broken limit ends the search.
 
@@ -229,7 +211,7 @@ def _tops(
 
 
 @kernel
-def _most_frequent(keys: Hashes, places: Offsets, num: int, table: Hashes) -> tuple[int, int]:
+def _most_frequent(keys: Uint64s, places: Int64s, num: int, table: Uint64s) -> tuple[int, int]:
     """Return where the most frequent of some keys is first, and how often; else the first key.
 
     Among equally frequent ones it is the one met first. O(num).
@@ -259,7 +241,7 @@ def _most_frequent(keys: Hashes, places: Offsets, num: int, table: Hashes) -> tu
 
 
 @kernel
-def _appended(keys: Hashes, num: int, power: Hashes, single: Hashes, n: int) -> None:
+def _appended(keys: Uint64s, num: int, power: Uint64s, single: Uint64s, n: int) -> None:
     """Make hashes of runs of n - 1 words, written together, hashes of runs of n."""
     for at in range(num):
         keys[at] = folded(product(keys[at], power[at + n - 1]) + single[at + n - 1])
@@ -267,8 +249,8 @@ def _appended(keys: Hashes, num: int, power: Hashes, single: Hashes, n: int) -> 
 
 @kernel
 def _dups(
-    num: int, num_chars: int, edges: Offsets, single: Hashes, power: Hashes, keys: Hashes,
-    places: Offsets, slots: Bytes, table: Hashes, bounds: _StopRules, measures: NDArray[np.float64],
+    num: int, num_chars: int, edges: Int64s, single: Uint64s, power: Uint64s, keys: Uint64s,
+    places: Int64s, slots: Bytes, table: Uint64s, bounds: _StopRules, measures: Float64s
 ) -> None:  # fmt: skip
     """Measure repeated runs of each length, to the first broken limit if that ends the search.
 
@@ -293,7 +275,7 @@ def _dups(
 
 @kernel
 def _repeated_runs(
-    keys: Hashes, places: Offsets, num: int, n: int, edges: Offsets, table: Hashes
+    keys: Uint64s, places: Int64s, num: int, n: int, edges: Int64s, table: Uint64s
 ) -> int:
     """Return the characters of runs met before, continuing after each that was. O(num)."""
     bits = table_bits(num) + 1
@@ -324,8 +306,8 @@ _SEED = np.uint64(0)
 
 @kernel
 def repeated_blocks(
-    data: Bytes, begin: int, end: int, places: Offsets, newlines: int, table: Hashes
-) -> tuple[int, int, int]:  # fmt: skip
+    data: Bytes, begin: int, end: int, places: Int64s, newlines: int, table: Uint64s
+) -> tuple[int, int, int]:
     """Return the blocks between runs of newlines, those met before, and their characters. O(B).
 
     Args:
@@ -378,11 +360,11 @@ VARIANTS: dict[str, Literal["whitespace", "unicode"]] = {"dolma": "whitespace", 
 
 def measure_variant(
     variant: str,
-    offsets: Offsets,
+    offsets: Int64s,
     data: Bytes,
     words: Words,
-    limits: NDArray[np.float64],
-    wanted: NDArray[np.bool_] | None = None,
+    limits: Float64s,
+    wanted: Bools | None = None,
 ) -> Repetition:
     """Measure as a variant does; arguments and result as of `measure_repetition`."""
     lexicon = words.lexicon
@@ -401,10 +383,10 @@ def measure_variant(
 
 @kernel
 def _measure_all(
-    offsets: Offsets, data: Bytes, word_offsets: Offsets, tokens: NDArray[np.int32],
-    chars: NDArray[np.int32], hashes: Hashes, starts: Offsets, spelt: Bytes, alnum: Bytes,
-    wanted: NDArray[np.bool_], is_dclm: bool,
-) -> NDArray[np.float64]:  # fmt: skip
+    offsets: Int64s, data: Bytes, word_offsets: Int64s, tokens: Int32s,
+    chars: Int32s, hashes: Uint64s, starts: Int64s, spelt: Bytes, alnum: Bytes,
+    wanted: Bools, is_dclm: bool
+) -> Float64s:  # fmt: skip
     """Return (R, N) float64. O(B + L W); allocates up to 100 bytes a word of each document."""
     num_docs = len(offsets) - 1
     measured = np.full((len(MEASURES), num_docs), np.nan)
@@ -438,7 +420,7 @@ def _measure_all(
 
 @kernel
 def _segments(
-    data: Bytes, begin: int, end: int, newlines: int, of_chars: int, measures: NDArray[np.float64]
+    data: Bytes, begin: int, end: int, newlines: int, of_chars: int, measures: Float64s
 ) -> None:
     r"""Measure the copies among segments of a text.
 
@@ -487,9 +469,8 @@ def _segments(
 
 @kernel
 def _runs(
-    num: int, edges: Offsets, single: Hashes, wanted: NDArray[np.bool_], is_dclm: bool,
-    measures: NDArray[np.float64],
-) -> None:  # fmt: skip
+    num: int, edges: Int64s, single: Uint64s, wanted: Bools, is_dclm: bool, measures: Float64s
+) -> None:
     """Measure runs of each length that is wanted.
 
     Args:
@@ -527,7 +508,7 @@ def _runs(
 
 
 @kernel
-def _top_chars(edges: Offsets, n: int, places: Offsets, copies: Offsets, is_dclm: bool) -> np.int64:
+def _top_chars(edges: Int64s, n: int, places: Int64s, copies: Int64s, is_dclm: bool) -> np.int64:
     """Return the characters in all copies of the most frequent run.
 
     Where all are different, it is the first (dclm: none); among equally frequent ones as well
@@ -545,7 +526,7 @@ def _top_chars(edges: Offsets, n: int, places: Offsets, copies: Offsets, is_dclm
 
 
 @kernel
-def _covered(edges: Offsets, n: int, places: Offsets, copies: Offsets) -> int:
+def _covered(edges: Int64s, n: int, places: Int64s, copies: Int64s) -> int:
     """Return the characters of words in any run that has a copy; each word counts once."""
     chars, covered = 0, 0
     for number in range(len(copies)):
@@ -585,7 +566,7 @@ def slot_of(key: np.uint64, bits: int) -> np.uint64:
 
 
 @kernel
-def count_slots(keys: Hashes, num: int, slots: Bytes, bits: int) -> None:
+def count_slots(keys: Uint64s, num: int, slots: Bytes, bits: int) -> None:
     """Count the first `num` keys in 2 ** bits slots, to FULL. O(num), nothing to predict."""
     for place in range(1 << bits):
         slots[place] = 0
@@ -596,7 +577,7 @@ def count_slots(keys: Hashes, num: int, slots: Bytes, bits: int) -> None:
 
 
 @kernel
-def find_twins(keys: Hashes, num: int, slots: Bytes, bits: int, places: Offsets) -> int:
+def find_twins(keys: Uint64s, num: int, slots: Bytes, bits: int, places: Int64s) -> int:
     """List which keys share their slot, return how many. O(num), nothing to predict.
 
     Args:
@@ -611,13 +592,13 @@ def find_twins(keys: Hashes, num: int, slots: Bytes, bits: int, places: Offsets)
 
 
 @kernel
-def table_for(table: Hashes, num: int) -> Hashes:
+def table_for(table: Uint64s, num: int) -> Uint64s:
     """Return a table of at least `num` places: this one, if it does."""
     return table if len(table) >= num else np.empty(num, np.uint64)
 
 
 @kernel
-def count_copies(keys: Hashes, places: Offsets, num: int, table: Hashes, copies: Offsets) -> None:
+def count_copies(keys: Uint64s, places: Int64s, num: int, table: Uint64s, copies: Int64s) -> None:
     """Fill copies[k] with how often the key of places[k] is among those of all places. O(num).
 
     Args:

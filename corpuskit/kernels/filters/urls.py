@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterable
+from typing import NamedTuple
 
 import numpy as np
 
+from corpuskit.kernels.arrays import Bools, Bytes, Int32s, Int64s
 from corpuskit.kernels.jit import inline, kernel
 from corpuskit.kernels.stringset import (
     HASH_PRIME,
@@ -17,14 +19,7 @@ from corpuskit.kernels.stringset import (
     look_up,
 )
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from numpy.typing import NDArray
-
-    Bytes = NDArray[np.uint8]
-    Offsets = NDArray[np.int64]
-    Hosts = tuple[Offsets, Offsets, Bytes]  # where they begin, where they end, in these bytes
+Hosts = tuple[Int64s, Int64s, Bytes]  # where they begin, where they end, in these bytes
 
 MEMBER, END, WILDCARD, EXCEPTION = 1, 2, 4, 8
 """Kinds of a suffix: it occurs among the rules' labels; a rule ends there; any label may come
@@ -56,10 +51,10 @@ class Lists(NamedTuple):
     exempt: Coded
     domains: Coded
     urls: Coded
-    subwords: NDArray[np.int32]
+    subwords: Int32s
 
 
-def make_automaton(strings: Iterable[bytes]) -> NDArray[np.int32]:
+def make_automaton(strings: Iterable[bytes]) -> Int32s:
     """Return the automaton that finds strings of lower-case letters and digits, see Lists.
 
     Source: Aho and Corasick 1975, Efficient string matching.
@@ -95,9 +90,7 @@ def make_automaton(strings: Iterable[bytes]) -> NDArray[np.int32]:
 
 
 @kernel
-def find_hosts(
-    offsets: Offsets, data: Bytes
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
+def find_hosts(offsets: Int64s, data: Bytes) -> tuple[Int64s, Int64s, Bools]:
     """Return where the host of each URL begins and ends, and whether it holds wide characters.
 
     As tldextract's `lenient_netloc`: what follows `scheme://` or `//`, or all if there is neither,
@@ -133,7 +126,7 @@ def find_hosts(
 
 
 @kernel
-def find_bodies(offsets: Offsets, data: Bytes) -> Offsets:
+def find_bodies(offsets: Int64s, data: Bytes) -> Int64s:
     """Return where each URL continues after `scheme://` or `//`, (N,)."""
     starts = np.empty(len(offsets) - 1, np.int64)
     for row in range(len(starts)):
@@ -211,7 +204,7 @@ def suffix_labels(suffixes: Table, data: Bytes, start: int, end: int) -> int:
 
 
 @kernel
-def find_domains(suffixes: Table, lower: Hosts, hosts: Hosts) -> NDArray[np.int64]:
+def find_domains(suffixes: Table, lower: Hosts, hosts: Hosts) -> Int64s:
     """Return where the registered domain of each host begins in its data, -1 if it has none, (N,).
 
     Args:
@@ -250,14 +243,14 @@ def _registered(data: Bytes, start: int, end: int, labels: int) -> int:
 
 @kernel
 def decide_urls(
-    urls: tuple[Offsets, Bytes],
-    bodies: Offsets,
+    urls: tuple[Int64s, Bytes],
+    bodies: Int64s,
     hosts: Hosts,
-    domains: Offsets,
+    domains: Int64s,
     lists: Lists,
     ignore_case: bool,
     max_soft_words: int,
-) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+) -> tuple[Bytes, Int64s]:
     """Decide each URL; return codes (N,), and how many soft words those have that reach that test.
 
     Args:
@@ -307,13 +300,7 @@ def _either(listed: Coded, data: Bytes, domain: int, host: int, stop: int) -> in
 
 @kernel
 def _count_soft(
-    data: Bytes,
-    begin: int,
-    end: int,
-    words: Table,
-    ignore_case: bool,
-    seen: NDArray[np.int64],
-    word: Bytes,
+    data: Bytes, begin: int, end: int, words: Table, ignore_case: bool, seen: Int64s, word: Bytes
 ) -> int:
     """Return how many different soft words a URL has, -1 if it has a hard one.
 
@@ -359,7 +346,7 @@ LONGEST_WORD = 256
 
 
 @kernel
-def _has_subword(data: Bytes, begin: int, end: int, moves: NDArray[np.int32]) -> bool:
+def _has_subword(data: Bytes, begin: int, end: int, moves: Int32s) -> bool:
     """Return whether what is left of a URL without separators and capitals holds a subword."""
     state = 0
     for at in range(begin, end):

@@ -7,10 +7,10 @@ tests/oracles/pii.py; the tests hold the two together.
 from __future__ import annotations
 
 import ipaddress
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from corpuskit.kernels.arrays import Bytes, Uint64s
 from corpuskit.kernels.jit import kernel
 from corpuskit.kernels.pii.bytes import (
     CLASS,
@@ -24,11 +24,6 @@ from corpuskit.kernels.pii.bytes import (
     packed,
     word_before,
 )
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Bytes = NDArray[np.uint8]
 
 IMAGES = ("png", "jpg", "jpeg", "gif", "svg", "webp")
 """Not top-level domains: `icon@2x.png` is a file."""
@@ -52,7 +47,7 @@ RESERVED_V6 = """!2001:1::1/128 !2001:1::2/128 !2001:3::/32 !2001:4:112::/48 !20
 3fff::/20 fc00::/7 fe80::/10"""
 
 
-def _networks(text: str, bits: int) -> NDArray[np.uint64]:
+def _networks(text: str, bits: int) -> Uint64s:
     """Return (n, 5) uint64: address and mask in two halves each, and whether it is reachable."""
     rows, half = [], (1 << 64) - 1
     for entry in text.split():
@@ -71,7 +66,7 @@ _SUFFIXES = np.array([int.from_bytes(name.encode(), "big") for name in IMAGES], 
 
 
 @kernel
-def _is_public(high: np.uint64, low: np.uint64, nets: NDArray[np.uint64]) -> bool:
+def _is_public(high: np.uint64, low: np.uint64, nets: Uint64s) -> bool:
     """Return whether an address is globally reachable; the first network that holds it says."""
     for row in range(len(nets)):
         if high & nets[row, 2] == nets[row, 0] and low & nets[row, 3] == nets[row, 1]:
@@ -206,9 +201,7 @@ def _is_version(data: Bytes, begin: int, at: int) -> bool:
 
 
 @kernel
-def _read_ipv6(
-    data: Bytes, start: int, end: int, groups: NDArray[np.uint64]
-) -> tuple[int, int, int]:
+def _read_ipv6(data: Bytes, start: int, end: int, groups: Uint64s) -> tuple[int, int, int]:
     """Read groups of an address; return (end, groups read, group that follows `::`, or -1).
 
     End 0: this cannot be an address, nor look like one: one with `::` needs a decimal digit, and
@@ -259,13 +252,7 @@ def _read_ipv6(
 
 @kernel
 def find_ipv6(
-    data: Bytes,
-    begin: int,
-    free: int,
-    at: int,
-    end: int,
-    only_public: bool,
-    groups: NDArray[np.uint64],
+    data: Bytes, begin: int, free: int, at: int, end: int, only_public: bool, groups: Uint64s
 ) -> tuple[int, int]:
     """Return the address whose first colon is at `at`, (0, 0) if there is none."""
     start = at
@@ -304,7 +291,7 @@ def find_ipv6(
 
 
 @kernel
-def _is_given_out(high: np.uint64, count: int, gap: int, groups: NDArray[np.uint64]) -> bool:
+def _is_given_out(high: np.uint64, count: int, gap: int, groups: Uint64s) -> bool:
     """Return whether somebody may have the address.
 
     IANA has given out 2000::/3 and 64:ff9b::/96 alone. Elsewhere are groups (ff02::1), identifiers

@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
+from corpuskit.kernels.arrays import Bytes, Uint64s
 from corpuskit.kernels.jit import kernel
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Bytes = NDArray[np.uint8]
 
 DIGIT, HEX, WORD, LOCAL, LABEL, LETTER, TOKEN, SEPARATOR = 1, 2, 4, 8, 16, 32, 64, 128
 
@@ -39,7 +33,7 @@ CLASS = _classes()
 SPACE, DASH, DOT, SLASH, PLUS, OPEN, CLOSE, COMMA, COLON, AT, UNDERSCORE = b" -./+(),:@_"
 
 
-def packed(text: str) -> NDArray[np.uint64]:
+def packed(text: str) -> Uint64s:
     """Return words as numbers: the last seven letters and the length."""
     words = [word.encode() for word in text.split()]
     return np.array([int.from_bytes(w[-7:], "big") << 8 | len(w) for w in words], np.uint64)

@@ -6,10 +6,9 @@ linear in the text whatever it holds. tests/oracles/pii.py says the same with `r
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
+from corpuskit.kernels.arrays import Bytes, Int64s
 from corpuskit.kernels.jit import kernel
 from corpuskit.kernels.pii.bytes import (
     CLASS,
@@ -34,13 +33,6 @@ from corpuskit.kernels.pii.bytes import (
     packed,
     word_before,
 )
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Bytes = NDArray[np.uint8]
-    Numbers = NDArray[np.int64]
-
 
 PHONE, CARD, IBAN, SSN = 1, 2, 4, 8
 """Bits of the kinds to look for, and what `find_number` returns."""
@@ -78,7 +70,7 @@ SK20n SM1a10n12c SO19n ST21n SV4a20n TL19n TN20n TR6n16c UA6n19c VA18n VG4a16n X
 of IBAN formats, release 101; what follows the check digits, neighbours of one class added up."""
 
 
-def _ranges(text: str) -> Numbers:
+def _ranges(text: str) -> Int64s:
     """Return (n, 5) int64: fewest and most digits, and in each row the prefixes.
 
     First and last prefix have six digits; the last column is 1 if it is one prefix of four.
@@ -95,7 +87,7 @@ def _ranges(text: str) -> Numbers:
     return np.array(rows, np.int64)
 
 
-def _forms(text: str) -> tuple[Numbers, Bytes]:
+def _forms(text: str) -> tuple[Int64s, Bytes]:
     """Return where the form of a country begins and ends, (676, 2), and the class of each place."""
     bounds, classes = np.zeros((26 * 26, 2), np.int64), bytearray()
     for entry in text.split():
@@ -324,7 +316,7 @@ ENDS = b"\n\r,;!?)]}>'\"`<|*"
 _NONE, _STRONG, _LOOSE = 0, 1, 2  # what precedes a number: nothing, a strong cue, a weak one
 
 
-def _codes(text: str) -> Numbers:
+def _codes(text: str) -> Int64s:
     """Return (1000, 2) int64: fewest and most digits after a calling code, 0 if there is none."""
     table = np.zeros((1000, 2), np.int64)
     for entry in text.split():

@@ -9,10 +9,12 @@ together.
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Collection
+from typing import NamedTuple
 
 import numpy as np
 
+from corpuskit.kernels.arrays import Bools, Bytes, Int64s, Uint64s
 from corpuskit.kernels.jit import kernel
 from corpuskit.kernels.pii.addresses import find_email, find_ipv4, find_ipv6
 from corpuskit.kernels.pii.bytes import (
@@ -31,17 +33,6 @@ from corpuskit.kernels.pii.bytes import (
 )
 from corpuskit.kernels.pii.numbers import CARD, IBAN, PHONE, SSN, find_number
 
-if TYPE_CHECKING:
-    from collections.abc import Collection
-
-    from numpy.typing import NDArray
-
-    Bytes = NDArray[np.uint8]
-    Offsets = NDArray[np.int64]
-    Numbers = NDArray[np.int64]
-    Flags = NDArray[np.bool_]
-
-
 KINDS = ("email", "ipv4", "ipv6", "phone", "credit_card", "iban", "us_ssn", "secret")
 
 _NUMBERS = {"phone": PHONE, "credit_card": CARD, "iban": IBAN, "us_ssn": SSN}
@@ -56,14 +47,14 @@ class PiiMatches(NamedTuple):
         kinds: uint8 into KINDS.
     """
 
-    rows: Offsets
-    starts: Offsets
-    ends: Offsets
+    rows: Int64s
+    starts: Int64s
+    ends: Int64s
     kinds: Bytes
 
 
 def find_pii(
-    offsets: Offsets,
+    offsets: Int64s,
     data: Bytes,
     kinds: Collection[str] = KINDS,
     *,
@@ -116,7 +107,7 @@ def _look(
     has_secret: bool,
     only_public: bool,
     min_part: int,
-    groups: NDArray[np.uint64],
+    groups: Uint64s,
 ) -> tuple[int, int, int]:
     """Return (start, end, kind) of what is around the anchor at `at`; end 0 if nothing is."""
     byte = data[at]
@@ -142,7 +133,7 @@ def _look(
 
 @kernel
 def _find(
-    offsets: Offsets,
+    offsets: Int64s,
     data: Bytes,
     anchors: Bytes,
     numbers: int,
@@ -150,7 +141,7 @@ def _find(
     has_secret: bool,
     only_public: bool,
     min_part: int,
-    spans: Offsets,
+    spans: Int64s,
     kinds: Bytes,
 ) -> int:
     """Scan texts left to right; what one span took, the next cannot use.
@@ -418,7 +409,7 @@ _LAST_LETTER = 0x40000  # beyond are marks and private characters only
 
 
 def find_datatrove(
-    offsets: Offsets, data: Bytes, *, has_email: bool = True, has_ipv4: bool = True
+    offsets: Int64s, data: Bytes, *, has_email: bool = True, has_ipv4: bool = True
 ) -> PiiMatches:
     """Return what the two expressions match, addresses that are not valid ones included; O(B)."""
     room = int(offsets[-1] - offsets[0]) // 256 + 16
@@ -433,14 +424,14 @@ def find_datatrove(
 
 
 @functools.cache
-def _word_characters() -> Flags:
+def _word_characters() -> Bools:
     r"""Return which code points `\w` matches in this Python's `re`."""
     found = np.fromiter((chr(code).isalnum() for code in range(_LAST_LETTER)), np.bool_)
     found[ord("_")] = True
     return found
 
 
-def _local_characters() -> Flags:
+def _local_characters() -> Bools:
     table = np.zeros(256, np.bool_)
     letters = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
     table[list(letters + b"!#$%&'*+/=?^_`{|}~-")] = True
@@ -451,7 +442,7 @@ _LOCAL = _local_characters()
 
 
 @kernel
-def _is_word_before(data: Bytes, begin: int, at: int, words: Flags) -> bool:
+def _is_word_before(data: Bytes, begin: int, at: int, words: Bools) -> bool:
     """Return whether a word character ends before `at`."""
     if at == begin:
         return False
@@ -470,7 +461,7 @@ def _is_word_before(data: Bytes, begin: int, at: int, words: Flags) -> bool:
 
 
 @kernel
-def _email_begin(data: Bytes, begin: int, free: int, at: int, words: Flags) -> int:
+def _email_begin(data: Bytes, begin: int, free: int, at: int, words: Bools) -> int:
     """Return the leftmost place from which the `@` at `at` is reached, -1 if there is none."""
     found, place = -1, at
     while place > free:
@@ -568,7 +559,7 @@ def _next_address(data: Bytes, free: int, end: int) -> tuple[int, int]:
 
 
 @kernel
-def _next_email(data: Bytes, begin: int, free: int, end: int, words: Flags) -> tuple[int, int]:
+def _next_email(data: Bytes, begin: int, free: int, end: int, words: Bools) -> tuple[int, int]:
     """Return the first e-mail address from `free` on, (end, end) if there is none."""
     for at in range(free, end):
         if data[at] == AT:
@@ -582,12 +573,12 @@ def _next_email(data: Bytes, begin: int, free: int, end: int, words: Flags) -> t
 
 @kernel
 def _find_as_datatrove(
-    offsets: Offsets,
+    offsets: Int64s,
     data: Bytes,
-    words: Flags,
+    words: Bools,
     has_email: bool,
     has_ipv4: bool,
-    spans: Offsets,
+    spans: Int64s,
     kinds: Bytes,
 ) -> int:
     """Fill `spans` (3, room) and `kinds` (room,), return how many there are, also beyond the room.

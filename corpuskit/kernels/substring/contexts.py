@@ -5,21 +5,15 @@ Letters: R rows, G rows of a group (one fingerprint). Symbols of `width` bytes; 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
+from corpuskit.kernels.arrays import Bytes, Int64s, Uint32s, Uint64s
 from corpuskit.kernels.hashing import load64, mix64
 from corpuskit.kernels.jit import kernel
 from corpuskit.kernels.substring.winnow import extend, power, roll
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Bytes = NDArray[np.uint8]
-    Offsets = NDArray[np.int64]
-    Hashes = NDArray[np.uint64]
-
 
 _RADIX = np.uint64(0x9FB21C651E98DF25)
 
@@ -37,31 +31,27 @@ class Contexts(NamedTuple):
         ats: bytes from there to the common gram.
     """
 
-    fps: Hashes
-    begins: Offsets
-    sizes: Offsets
-    ats: Offsets
+    fps: Uint64s
+    begins: Int64s
+    sizes: Int64s
+    ats: Int64s
 
 
-def group_rows(
-    fps: Hashes, ranks: Bytes, keys: Offsets, starts: NDArray[np.uint32]
-) -> NDArray[np.int64]:
+def group_rows(fps: Uint64s, ranks: Bytes, keys: Int64s, starts: Uint32s) -> Int64s:
     """Return the order of rows by fingerprint, then (rank, key, start), (R,). O(R).
 
     Args:
         fps: (R,) evenly spread over the range that occurs.
         ranks, keys, starts: (R,); fast where rows of equal rank come by (key, start) already.
     """
-    order: NDArray[np.int64] = (
-        np.argsort(ranks, kind="stable") if ranks.any() else np.arange(len(fps))
-    )
+    order: Int64s = np.argsort(ranks, kind="stable") if ranks.any() else np.arange(len(fps))
     order = order[order_hashes(fps[order])]
     _tidy(order, fps, ranks, keys, starts)
     return order
 
 
 @kernel
-def order_hashes(values: Hashes) -> Offsets:
+def order_hashes(values: Uint64s) -> Int64s:
     """Return the stable order of hashes, (R,). O(R), about 20 ns a row; allocates 24 R bytes.
 
     Args:
@@ -97,7 +87,7 @@ def order_hashes(values: Hashes) -> Offsets:
 
 
 @kernel
-def group_sizes(values: Hashes) -> Offsets:
+def group_sizes(values: Uint64s) -> Int64s:
     """Return for each hash how many are equal to it, (R,). O(R), as `order_hashes`."""
     order, sizes = order_hashes(values), np.empty(len(values), np.int64)
     begin = 0
@@ -112,7 +102,7 @@ def group_sizes(values: Hashes) -> Offsets:
 
 
 @kernel
-def order_keys(values: Offsets) -> Offsets:
+def order_keys(values: Int64s) -> Int64s:
     """Return the stable order of integers, (R,). O(R), 5 ns a row for each 11 bits they span."""
     num = len(values)
     order, other = np.arange(num), np.empty(num, np.int64)
@@ -139,9 +129,7 @@ def order_keys(values: Offsets) -> Offsets:
 
 
 @kernel
-def _tidy(
-    order: Offsets, fps: Hashes, ranks: Bytes, keys: Offsets, starts: NDArray[np.uint32]
-) -> None:
+def _tidy(order: Int64s, fps: Uint64s, ranks: Bytes, keys: Int64s, starts: Uint32s) -> None:
     """Sort the rows of each fingerprint by (rank, key, start), in place; mostly they are."""
     for place in range(1, len(order)):
         row, at = order[place], place
@@ -174,7 +162,7 @@ def same_bytes(left: Bytes, a: int, right: Bytes, b: int, size: int) -> bool:
 
 
 @kernel
-def find_equal(contexts: Contexts, data: Bytes) -> Offsets:
+def find_equal(contexts: Contexts, data: Bytes) -> Int64s:
     """Return the first context of its group that equals each one, (R,), itself if none before.
 
     O(B + R); two contexts are equal if fingerprint, bytes and the gram's place are.
@@ -209,7 +197,7 @@ def _is_same(contexts: Contexts, data: Bytes, one: int, other: int) -> bool:
 
 
 @kernel
-def _find_by_hash(contexts: Contexts, data: Bytes, begin: int, end: int, first: Offsets) -> None:
+def _find_by_hash(contexts: Contexts, data: Bytes, begin: int, end: int, first: Int64s) -> None:
     num_slots = 2
     while num_slots < 2 * (end - begin):
         num_slots *= 2
@@ -240,7 +228,7 @@ def _hash_bytes(data: Bytes, begin: int, size: int) -> np.uint64:
 
 
 @kernel
-def copy_contexts(begins: Offsets, sizes: Offsets, data: Bytes) -> Bytes:
+def copy_contexts(begins: Int64s, sizes: Int64s, data: Bytes) -> Bytes:
     """Return contexts one after another. O(B), allocates the copy."""
     total = 0
     for size in sizes:
@@ -257,8 +245,8 @@ def copy_contexts(begins: Offsets, sizes: Offsets, data: Bytes) -> Bytes:
 
 @kernel
 def hash_windows(
-    begins: Offsets, lasts: NDArray[np.uint16], data: Bytes, window: int, width: int, seeds: Hashes
-) -> tuple[Hashes, Offsets, Offsets]:
+    begins: Int64s, lasts: NDArray[np.uint16], data: Bytes, window: int, width: int, seeds: Uint64s
+) -> tuple[Uint64s, Int64s, Int64s]:
     """Return each window of contexts: hash, context, place in it, (W,) each. O(B + W).
 
     Args:
@@ -300,8 +288,8 @@ FEW = 6
 
 
 def flag_windows(
-    contexts: Contexts, first: Offsets, data: Bytes, window: int, width: int, keep_first: bool
-) -> tuple[Offsets, Offsets, Offsets]:
+    contexts: Contexts, first: Int64s, data: Bytes, window: int, width: int, keep_first: bool
+) -> tuple[Int64s, Int64s, Int64s]:
     """Return runs of repeated windows: context, first window, windows, (S,) each.
 
     O(B) for pairs and for sweeps; allocates 24 bytes per run, and 256 per context of the largest
@@ -321,8 +309,8 @@ def flag_windows(
 
 @kernel
 def _flag_groups(
-    contexts: Contexts, first: Offsets, data: Bytes, window: int, width: int, keep_first: bool
-) -> Offsets:
+    contexts: Contexts, first: Int64s, data: Bytes, window: int, width: int, keep_first: bool
+) -> Int64s:
     """Return runs as triples, (3 S,)."""
     num_rows, num = len(first), 0
     triples = np.empty(3 * num_rows + 48, np.int64)
@@ -347,7 +335,7 @@ def _flag_groups(
 
 
 @kernel
-def _window_offsets(contexts: Contexts, window: int, width: int, begin: int, end: int) -> Offsets:
+def _window_offsets(contexts: Contexts, window: int, width: int, begin: int, end: int) -> Int64s:
     """Return where the flags of each context of a group are, (G + 1,)."""
     offsets = np.zeros(end - begin + 1, np.int64)
     for row in range(begin, end):
@@ -358,8 +346,8 @@ def _window_offsets(contexts: Contexts, window: int, width: int, begin: int, end
 
 @kernel
 def _flag_group(
-    contexts: Contexts, first: Offsets, data: Bytes, window: int, width: int, keep_first: bool,
-    begin: int, offsets: Offsets, flags: Bytes,
+    contexts: Contexts, first: Int64s, data: Bytes, window: int, width: int, keep_first: bool,
+    begin: int, offsets: Int64s, flags: Bytes
 ) -> None:  # fmt: skip
     """Flag the repeated windows of one group."""
     distinct = np.empty(len(offsets) - 1, np.int64)
@@ -390,7 +378,7 @@ def _flag_group(
 @kernel
 def _flag_pair(
     contexts: Contexts, data: Bytes, window: int, width: int, keep_first: bool,
-    begin: int, one: int, other: int, offsets: Offsets, flags: Bytes,
+    begin: int, one: int, other: int, offsets: Int64s, flags: Bytes
 ) -> None:  # fmt: skip
     """Flag the windows that two contexts share in `other`, which comes after `one`."""
     at_one, at_other = contexts.ats[begin + one], contexts.ats[begin + other]
@@ -420,7 +408,7 @@ def _flag_pair(
 @kernel
 def _sweep(
     contexts: Contexts, data: Bytes, window: int, width: int, keep_first: bool,
-    begin: int, distinct: Offsets, offsets: Offsets, flags: Bytes,
+    begin: int, distinct: Int64s, offsets: Int64s, flags: Bytes
 ) -> None:  # fmt: skip
     """Flag the windows that many contexts share: gram's place by place, by hash, then by bytes.
 
@@ -475,7 +463,7 @@ def _sweep(
 @kernel
 def _move(
     value: np.uint64, data: Bytes, start: int, window: int, width: int, is_new: bool,
-    leaving: np.uint64,
+    leaving: np.uint64
 ) -> np.uint64:  # fmt: skip
     """Return the hash of the window at `start`, from that of the one before if there is one."""
     if is_new:
@@ -489,7 +477,7 @@ def _move(
 
 
 @kernel
-def _list_runs(begin: int, offsets: Offsets, flags: Bytes, found: Offsets, num: int) -> int:
+def _list_runs(begin: int, offsets: Int64s, flags: Bytes, found: Int64s, num: int) -> int:
     """Put the runs of flags of each context after `num` numbers if they fit; return how many."""
     runs = 0
     for place in range(len(offsets) - 1):

@@ -4,25 +4,19 @@ from __future__ import annotations
 
 import functools
 import unicodedata
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from corpuskit.kernels.arrays import Bytes, Int32s, Int64s, Uint32s, frozen
 from corpuskit.kernels.jit import kernel
 from corpuskit.kernels.utf8 import char_table, code_point
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Offsets = NDArray[np.int64]
-    Flags = NDArray[np.uint8]
-    Bytes = NDArray[np.uint8]
-    Symbols = NDArray[np.uint8] | NDArray[np.uint32]
-    Order = NDArray[np.int32] | NDArray[np.int64]
+Symbols = Bytes | Uint32s
+Order = Int32s | Int64s
 
 
 @kernel
-def flagged_spans(flags: Flags, offsets: Offsets, window: int) -> tuple[Offsets, Offsets, Offsets]:
+def flagged_spans(flags: Bytes, offsets: Int64s, window: int) -> tuple[Int64s, Int64s, Int64s]:
     """Return the union of the flagged windows of each text: texts, starts, ends, (S,) each.
 
     Sorted, disjoint, and none touch. O(M), allocates 48 bytes per window length of text.
@@ -54,9 +48,9 @@ def flagged_spans(flags: Flags, offsets: Offsets, window: int) -> tuple[Offsets,
 
 @kernel
 def subtract_spans(
-    rows: Offsets, starts: Offsets, ends: Offsets,
-    less_rows: Offsets, less_starts: Offsets, less_ends: Offsets,
-) -> tuple[Offsets, Offsets, Offsets]:  # fmt: skip
+    rows: Int64s, starts: Int64s, ends: Int64s,
+    less_rows: Int64s, less_starts: Int64s, less_ends: Int64s
+) -> tuple[Int64s, Int64s, Int64s]:  # fmt: skip
     """Return what the first spans cover and the others don't. O(S + T).
 
     Args:
@@ -86,8 +80,8 @@ def subtract_spans(
 
 @kernel
 def join_spans(
-    rows: Offsets, starts: Offsets, ends: Offsets, fragment: int
-) -> tuple[Offsets, Offsets, Offsets]:
+    rows: Int64s, starts: Int64s, ends: Int64s, fragment: int
+) -> tuple[Int64s, Int64s, Int64s]:
     """Join spans of a row with less than `fragment` in between; leave out empty ones. O(S).
 
     Args:
@@ -125,7 +119,7 @@ _UNSPACED_SCRIPTS = (
 
 
 @functools.cache
-def char_kinds() -> NDArray[np.uint8]:
+def char_kinds() -> Bytes:
     """Return what `trim_spans` has to know of each code point; 0.2 s on first use, read-only."""
     kinds = char_table(str.isspace) * np.uint8(_SPACE)
     for low, high in _UNSPACED_SCRIPTS:
@@ -133,20 +127,19 @@ def char_kinds() -> NDArray[np.uint8]:
     marks = [unicodedata.category(char)[0] == "M" for char in map(chr, range(len(kinds)))]
     kinds[marks] |= _EXTENDS
     kinds[[0x200C, 0x200D]] |= _EXTENDS  # joiners
-    kinds.flags.writeable = False
-    return kinds
+    return frozen(kinds)
 
 
 @kernel
 def trim_spans(
-    offsets: Offsets,
+    offsets: Int64s,
     data: Bytes,
-    rows: Offsets,
-    starts: Offsets,
-    ends: Offsets,
+    rows: Int64s,
+    starts: Int64s,
+    ends: Int64s,
     kinds: Bytes,
     trim: int,
-) -> tuple[Offsets, Offsets]:
+) -> tuple[Int64s, Int64s]:
     """Return starts and ends of spans shrunk until the text around them stays whole, (S,) each.
 
     CHAR: no character is cut, nor a combining mark from its base character. WORD: nor a word, and
@@ -210,7 +203,7 @@ def _kind_before(data: Bytes, at: int, kinds: Bytes) -> int:
 
 
 @kernel
-def link_windows(symbols: Symbols, offsets: Offsets, order: Order, window: int) -> Flags:
+def link_windows(symbols: Symbols, offsets: Int64s, order: Order, window: int) -> Bytes:
     """Flag each window that equals the one before it in the suffix array, (M,).
 
     Equal windows are neighbours there, so all but one of them are flagged. Texts are walked in
@@ -247,7 +240,7 @@ def link_windows(symbols: Symbols, offsets: Offsets, order: Order, window: int) 
 
 
 @kernel
-def flag_later(linked: Flags, order: Order) -> None:
+def flag_later(linked: Bytes, order: Order) -> None:
     """Turn links into flags on all windows that occur at a smaller position, too. O(M)."""
     least = np.int64(order[0])
     for place in range(1, len(order)):
@@ -260,7 +253,7 @@ def flag_later(linked: Flags, order: Order) -> None:
 
 
 @kernel
-def flag_all(linked: Flags, order: Order) -> None:
+def flag_all(linked: Bytes, order: Order) -> None:
     """Turn links into flags on all windows that occur elsewhere, too. O(M)."""
     for place in range(1, len(order)):
         if linked[order[place]]:

@@ -13,21 +13,17 @@ what was selected to the left, which equal windows need not share.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
+from corpuskit.kernels.arrays import Bytes, Int32s, Int64s, Uint32s, Uint64s
 from corpuskit.kernels.hashing import mix64
 from corpuskit.kernels.jit import inline, kernel
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Symbols = NDArray[np.uint8] | NDArray[np.uint32]
-    Offsets = NDArray[np.int64]
-    Hashes = NDArray[np.uint64]
-    Starts = NDArray[np.uint32]
-    Counts = NDArray[np.uint16]
+Symbols = Bytes | Uint32s
+Counts = NDArray[np.uint16]
 
 MAX_WINDOWS = 1 << 16
 """The most windows of a row: `at` and `last` have 16 bits."""
@@ -51,9 +47,9 @@ class FingerprintRows(NamedTuple):
         lasts: windows, less one.
     """
 
-    fps: Hashes
-    docs: NDArray[np.int32]
-    starts: Starts
+    fps: Uint64s
+    docs: Int32s
+    starts: Uint32s
     ats: Counts
     lasts: Counts
 
@@ -64,9 +60,9 @@ class Repeats(NamedTuple):
     All windows of a span are repeated: two may overlap, if one between them is not.
     """
 
-    docs: Offsets
-    starts: Offsets
-    ends: Offsets
+    docs: Int64s
+    starts: Int64s
+    ends: Int64s
 
 
 def gram_size(window: int) -> int:
@@ -78,7 +74,7 @@ def gram_size(window: int) -> int:
 
 
 def winnow(
-    offsets: Offsets, data: Symbols, scopes: Hashes, window: int, *, keep_first: bool
+    offsets: Int64s, data: Symbols, scopes: Uint64s, window: int, *, keep_first: bool
 ) -> tuple[FingerprintRows, Repeats]:
     """Return the rows of all documents, and spans known to be repeated. O(B), some ns a symbol.
 
@@ -131,14 +127,14 @@ def power(length: int) -> np.uint64:
 
 @kernel
 def _winnow(
-    offsets: Offsets,
+    offsets: Int64s,
     data: Symbols,
-    scopes: Hashes,
+    scopes: Uint64s,
     window: int,
     gram: int,
     keep_first: bool,
     rows: FingerprintRows,
-    spans: Offsets,
+    spans: Int64s,
 ) -> tuple[int, int]:
     """Fill `rows` and `spans`; return how many there are of each."""
     hashes = np.empty(window - gram + 1 + _CHUNK, np.uint64)
@@ -158,7 +154,7 @@ def _winnow(
 
 @kernel
 def _select(
-    text: Symbols, window: int, gram: int, hashes: Hashes, rows: FingerprintRows, num: int
+    text: Symbols, window: int, gram: int, hashes: Uint64s, rows: FingerprintRows, num: int
 ) -> int:
     """Append the rows of a document, all of them; return how many there are then."""
     width = window - gram + 1
@@ -206,13 +202,7 @@ def _select(
 
 @kernel
 def _hash_grams(
-    text: Symbols,
-    gram: int,
-    begin: int,
-    end: int,
-    value: np.uint64,
-    alike: Offsets,
-    hashes: Hashes,
+    text: Symbols, gram: int, begin: int, end: int, value: np.uint64, alike: Int64s, hashes: Uint64s
 ) -> np.uint64:
     """Fill `hashes` with those of grams `begin` to `end`; the top bit marks repetitive ones.
 
@@ -259,7 +249,7 @@ def _fold(
     begin: int,
     end: int,
     doc: int,
-    spans: Offsets,
+    spans: Int64s,
     num_spans: int,
 ) -> tuple[int, int]:
     """Turn rows of a document that equal the row before into spans; return rows and spans."""

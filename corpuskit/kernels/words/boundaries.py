@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
+from corpuskit.kernels.arrays import Bytes, Int64s, Uint32s, Uint64s
 from corpuskit.kernels.hashing import mix64, polynomials, xxh64
 from corpuskit.kernels.jit import inline, kernel
 from corpuskit.kernels.utf8 import char_width, code_point
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Bytes = NDArray[np.uint8]
-    Offsets = NDArray[np.int64]
-    Hashes = NDArray[np.uint64]
-
 
 CLASSES = (
     "Other", "ALetter", "HL", "NU", "Katakana", "EX", "CR", "LF", "Newline", "Extend", "Format",
@@ -96,7 +87,7 @@ def _is_joined(before: int, last: int, found: int, after: int, regionals: int) -
 
 
 @kernel
-def hash_boundary_words(data: Bytes, begin: int, end: int, classes: Bytes, words: Hashes) -> int:
+def hash_boundary_words(data: Bytes, begin: int, end: int, classes: Bytes, words: Uint64s) -> int:
     """Fill `words` with XXH64 of each word that is not whitespace; return how many. O(B).
 
     Args:
@@ -147,9 +138,9 @@ def hash_boundary_words(data: Bytes, begin: int, end: int, classes: Bytes, words
 
 @kernel
 def unit_ngrams(
-    data: Bytes, starts: Offsets, ends: Offsets, scopes: Hashes, classes: Bytes, ngram: int,
-    min_words: int,
-) -> tuple[Offsets, Hashes]:  # fmt: skip
+    data: Bytes, starts: Int64s, ends: Int64s, scopes: Uint64s, classes: Bytes, ngram: int,
+    min_words: int
+) -> tuple[Int64s, Uint64s]:  # fmt: skip
     """Return the n-grams of units as 64-bit hashes, in order: offsets (U + 1,), hashes.
 
     A unit of fewer words than `ngram`, but `min_words`, is one n-gram; with fewer it has none.
@@ -180,11 +171,7 @@ def unit_ngrams(
 
 @kernel
 def _sort_part(
-    hashes: Hashes,
-    owners: NDArray[np.uint32],
-    bits: int,
-    out: Hashes,
-    out_owners: NDArray[np.uint32],
+    hashes: Uint64s, owners: Uint32s, bits: int, out: Uint64s, out_owners: Uint32s
 ) -> None:
     """Sort hashes whose top `bits + 1` bits are equal, and their owners; equal ones keep order."""
     inner = 0
@@ -209,9 +196,7 @@ def _sort_part(
 
 
 @kernel
-def group_ngrams(
-    offsets: Offsets, hashes: Hashes
-) -> tuple[Hashes, NDArray[np.uint32], Bytes, Offsets]:
+def group_ngrams(offsets: Int64s, hashes: Uint64s) -> tuple[Uint64s, Uint32s, Bytes, Int64s]:
     """Return the different n-grams of a cell, the first unit of each, and what later units repeat.
 
     O(G), about 40 ns an n-gram; allocates 17 bytes for each.

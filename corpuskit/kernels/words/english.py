@@ -12,18 +12,14 @@ Positions here are numbers of characters, from the first one of the chunk.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
+from corpuskit.kernels.arrays import Bytes, Int32s, Int64s
 from corpuskit.kernels.jit import kernel
 from corpuskit.kernels.utf8 import char_width, code_point
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Bytes = NDArray[np.uint8]
-    Ints = NDArray[np.int32]
 
 
 @kernel
@@ -119,12 +115,12 @@ def _split_affixes(num: int, rules: Rules, room: SplitScratch) -> int:
 
 
 @kernel
-def _is_digit(bits: Ints, at: int, begin: int) -> bool:
+def _is_digit(bits: Int32s, at: int, begin: int) -> bool:
     return bool(at >= begin and bits[at] & DIGIT)
 
 
 @kernel
-def _dots(codes: Ints, at: int, end: int) -> int:
+def _dots(codes: Int32s, at: int, end: int) -> int:
     length = 0
     while at + length < end and codes[at + length] == 46:
         length += 1
@@ -132,7 +128,7 @@ def _dots(codes: Ints, at: int, end: int) -> int:
 
 
 @kernel
-def _prefix_length(codes: Ints, bits: Ints, begin: int, end: int) -> int:
+def _prefix_length(codes: Int32s, bits: Int32s, begin: int, end: int) -> int:
     """Return how many characters the prefix pattern takes off the front."""
     if bits[begin] & PREFIX:
         return 1
@@ -150,7 +146,7 @@ def _prefix_length(codes: Ints, bits: Ints, begin: int, end: int) -> int:
 
 
 @kernel
-def _suffix_length(codes: Ints, bits: Ints, begin: int, end: int) -> int:
+def _suffix_length(codes: Int32s, bits: Int32s, begin: int, end: int) -> int:
     """Return how many characters the suffix pattern takes off the back: the most it can."""
     if end <= begin:
         return 0
@@ -190,7 +186,7 @@ def _suffix_length(codes: Ints, bits: Ints, begin: int, end: int) -> int:
 
 
 @kernel
-def _unit_length(codes: Ints, bits: Ints, begin: int, end: int) -> int:
+def _unit_length(codes: Int32s, bits: Int32s, begin: int, end: int) -> int:
     """Return the characters of a unit of measurement after a digit, 0 if there is none."""
     length = 1
     while length <= 4 and end - length > begin and not bits[end - length - 1] & DIGIT:
@@ -221,7 +217,7 @@ _UNITS = tuple(
 
 @kernel
 def _split_infixes(
-    codes: Ints, bits: Ints, begin: int, end: int, digit_hyphens: int, ends: Ints, count: int
+    codes: Int32s, bits: Int32s, begin: int, end: int, digit_hyphens: int, ends: Int32s, count: int
 ) -> int:
     """Append the tokens of what is left in the middle; return the new count."""
     start = at = begin
@@ -246,7 +242,7 @@ def _split_infixes(
 
 @kernel
 def _infix_length(
-    codes: Ints, bits: Ints, begin: int, at: int, end: int, digit_hyphens: int
+    codes: Int32s, bits: Int32s, begin: int, at: int, end: int, digit_hyphens: int
 ) -> int:
     """Return how many characters the infix pattern matches at `at`."""
     code = codes[at]
@@ -278,7 +274,7 @@ def _infix_length(
 
 
 @kernel
-def _hyphens_length(codes: Ints, bits: Ints, at: int, end: int) -> int:
+def _hyphens_length(codes: Int32s, bits: Int32s, at: int, end: int) -> int:
     """Return how many of the hyphens at `at` precede a letter: - -- --- and dashes."""
     code = codes[at]
     most = 3 if code == 45 else 2 if code == 0x2014 else 1
@@ -348,11 +344,11 @@ class Rules(NamedTuple):
     """
 
     classes: NDArray[np.uint16]
-    table: Ints
-    starts: Ints
-    codes: Ints
-    piece_starts: Ints
-    pieces: Ints
+    table: Int32s
+    starts: Int32s
+    codes: Int32s
+    piece_starts: Int32s
+    pieces: Int32s
     matched: Bytes
     longest: int
     digit_hyphens: int
@@ -366,11 +362,11 @@ class SplitScratch(NamedTuple):
         ends, tails: (n + 1,) where tokens end; the beginnings of suffixes.
     """
 
-    codes: Ints
-    bits: Ints
-    places: NDArray[np.int64]
-    ends: Ints
-    tails: Ints
+    codes: Int32s
+    bits: Int32s
+    places: Int64s
+    ends: Int32s
+    tails: Int32s
 
 
 def room(size: int) -> SplitScratch:
@@ -415,7 +411,7 @@ def rules(
 
 
 @kernel
-def hash_chars(codes: Ints, begin: int | np.int64, end: int | np.int64) -> int:
+def hash_chars(codes: Int32s, begin: int | np.int64, end: int | np.int64) -> int:
     """Return a hash of some characters."""
     value = np.int64(end - begin)
     for at in range(begin, end):
@@ -425,12 +421,12 @@ def hash_chars(codes: Ints, begin: int | np.int64, end: int | np.int64) -> int:
 
 @kernel
 def find_special(
-    codes: Ints,
+    codes: Int32s,
     begin: int | np.int64,
     end: int | np.int64,
-    table: Ints,
-    starts: Ints,
-    texts: Ints,
+    table: Int32s,
+    starts: Int32s,
+    texts: Int32s,
     longest: int,
 ) -> int:
     """Return the number of the special case that the characters spell, -1 if none; see Rules."""
@@ -460,7 +456,7 @@ NO_RULES = rules(np.zeros(NUM_CODES, np.uint16), {}, frozenset(), digit_hyphens=
 
 
 @kernel
-def is_url(codes: Ints, bits: Ints, begin: int, end: int) -> bool:
+def is_url(codes: Int32s, bits: Int32s, begin: int, end: int) -> bool:
     """Return whether spaCy's URL pattern matches: scheme, user, host or address, port, path."""
     dots = 0
     for at in range(begin, end):
@@ -487,7 +483,7 @@ def is_url(codes: Ints, bits: Ints, begin: int, end: int) -> bool:
 
 
 @kernel
-def _is_host(codes: Ints, bits: Ints, begin: int, end: int) -> bool:
+def _is_host(codes: Int32s, bits: Int32s, begin: int, end: int) -> bool:
     """Return whether a host name or an address, a port and a path fill `begin:end`."""
     at = _host_end(codes, bits, begin, end)
     if at < 0:
@@ -505,7 +501,7 @@ def _is_host(codes: Ints, bits: Ints, begin: int, end: int) -> bool:
 
 
 @kernel
-def _host_end(codes: Ints, bits: Ints, begin: int, end: int) -> int:
+def _host_end(codes: Int32s, bits: Int32s, begin: int, end: int) -> int:
     """Return where a host name ends, -1 if there is none: labels, and small letters at last."""
     label = at = begin
     labels = 0
@@ -529,7 +525,7 @@ def _host_end(codes: Ints, bits: Ints, begin: int, end: int) -> int:
 
 
 @kernel
-def _address_end(codes: Ints, bits: Ints, begin: int, end: int) -> int:
+def _address_end(codes: Int32s, bits: Int32s, begin: int, end: int) -> int:
     """Return where an IPv4 address ends, -1 if there is none or it is a private one."""
     at = begin
     first = second = 0

@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from corpuskit.kernels.arrays import Bytes, Int32s, Int64s, Uint64s
 from corpuskit.kernels.jit import kernel, packed_kernel
-from corpuskit.kernels.words.english import split_chunk
+from corpuskit.kernels.words.english import Rules, SplitScratch, split_chunk
 from corpuskit.kernels.words.lexicon import Records, append_record
 from corpuskit.kernels.words.split import COUNT_BITS, PLACE, TOUCHY, VALUE, Questions
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from corpuskit.kernels.words.english import Rules, SplitScratch
-
-    Bytes = NDArray[np.uint8]
-    Offsets = NDArray[np.int64]
-    Slots = NDArray[np.uint64]
 
 WHOLE, ASK, RULES = 0, 1, 2
 """Who splits a new chunk: it is a word; the caller; the rules, and the caller if they can't."""
@@ -35,8 +27,8 @@ class LearnedWords(NamedTuple):
         touchy: (n,) uint8: 1 if the chunk may lose a special case to its neighbour.
     """
 
-    firsts: Offsets
-    counts: Offsets
+    firsts: Int64s
+    counts: Int64s
     touchy: Bytes
 
 
@@ -90,7 +82,7 @@ def learn(
 
 @kernel
 def answer(
-    slots: Slots, records: Records, asked: Questions, first_question: int, learned: LearnedWords
+    slots: Uint64s, records: Records, asked: Questions, first_question: int, learned: LearnedWords
 ) -> None:
     """Write answers into the slots of questions from `first_question` on."""
     for question in range(first_question, asked.used[0]):
@@ -104,11 +96,7 @@ def answer(
 
 @kernel
 def _expanded(
-    offsets: Offsets,
-    tokens: NDArray[np.int32],
-    learned: LearnedWords,
-    is_touched: Bytes,
-    made: Offsets,
+    offsets: Int64s, tokens: Int32s, learned: LearnedWords, is_touched: Bytes, made: Int64s
 ) -> None:
     """Fill `made` with the offsets of words when all questions are answered."""
     counts, touchy = learned.counts, learned.touchy
@@ -125,9 +113,7 @@ def _expanded(
 
 
 @kernel
-def _expand(
-    size: int, tokens: NDArray[np.int32], learned: LearnedWords, out: NDArray[np.int32]
-) -> None:
+def _expand(size: int, tokens: Int32s, learned: LearnedWords, out: Int32s) -> None:
     firsts, counts = learned.firsts, learned.counts
     num = 0
     for at in range(size):
@@ -142,9 +128,7 @@ def _expand(
             num += 1
 
 
-def expand(
-    offsets: Offsets, tokens: NDArray[np.int32], learned: LearnedWords
-) -> tuple[Offsets, NDArray[np.int32], Offsets]:
+def expand(offsets: Int64s, tokens: Int32s, learned: LearnedWords) -> tuple[Int64s, Int32s, Int64s]:
     """Return offsets and tokens with the answers in place of the questions.
 
     And, ascending, the texts in which a chunk that was asked for may lose a special case.

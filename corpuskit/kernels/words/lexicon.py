@@ -11,19 +11,14 @@ import dataclasses
 import functools
 import itertools
 import unicodedata
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from corpuskit.kernels.arrays import AnyArray, Bytes, Int32s, Int64s, Uint64s, frozen
 from corpuskit.kernels.jit import inline, kernel
 from corpuskit.kernels.utf8 import NUM_CODES, PUNCTUATION, TERMINAL, char_width, code_point
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from numpy.typing import NDArray
-
-    Bytes = NDArray[np.uint8]
 
 SOLID, ALPHA, SENTENCE_END, PUNCT = 1, 2, 4, 8
 """Bits of a record's kinds: it has a character that is no symbol; it has a letter; it is a mark
@@ -50,13 +45,13 @@ class Records(NamedTuple):
         char_kinds: see `char_kinds`.
     """
 
-    used: NDArray[np.int64]
-    starts: NDArray[np.int64]
+    used: Int64s
+    starts: Int64s
     data: Bytes
-    chars: NDArray[np.int32]
+    chars: Int32s
     kinds: Bytes
-    hashes: NDArray[np.uint64]
-    powers: NDArray[np.uint64]
+    hashes: Uint64s
+    powers: Uint64s
     char_kinds: Bytes
 
 
@@ -85,7 +80,7 @@ class Lexicon:
             np.zeros(0, np.uint64),
             char_kinds() if kinds_of_chars is None else kinds_of_chars,
         )
-        self._marks: dict[tuple[str, ...], tuple[NDArray[np.uint8], int]] = {}
+        self._marks: dict[tuple[str, ...], tuple[Bytes, int]] = {}
 
     def __len__(self) -> int:
         return int(self.records.used[0])
@@ -96,30 +91,30 @@ class Lexicon:
         return int(self.records.used[0] * 29 + self.records.used[1])
 
     @property
-    def starts(self) -> NDArray[np.int64]:
+    def starts(self) -> Int64s:
         return frozen(self.records.starts[: len(self) + 1])
 
     @property
-    def data(self) -> NDArray[np.uint8]:
+    def data(self) -> Bytes:
         return frozen(self.records.data[: self.records.used[1] + SLACK])
 
     @property
-    def kinds(self) -> NDArray[np.uint8]:
+    def kinds(self) -> Bytes:
         return frozen(self.records.kinds[: len(self)])
 
     @property
-    def chars(self) -> NDArray[np.int32]:
+    def chars(self) -> Int32s:
         return frozen(self.records.chars[: len(self)])
 
     @property
-    def hashes(self) -> NDArray[np.uint64]:
+    def hashes(self) -> Uint64s:
         return frozen(self.records.hashes[: len(self)])
 
     @property
-    def powers(self) -> NDArray[np.uint64]:
+    def powers(self) -> Uint64s:
         return frozen(self.records.powers[: len(self)])
 
-    def marks(self, words: tuple[str, ...]) -> NDArray[np.uint8]:
+    def marks(self, words: tuple[str, ...]) -> Bytes:
         """Return (T,) uint8: k + 1 where a record is the k-th of at most 255 different words.
 
         What was worked out for these words before is kept; only new records are looked at.
@@ -156,7 +151,7 @@ class Lexicon:
         joined = np.frombuffer(b"".join(coded) + b"\0", np.uint8)
         return self.append_pieces(joined, bounds[:-1], bounds[1:])
 
-    def append_pieces(self, data: Bytes, starts: NDArray[np.int64], ends: NDArray[np.int64]) -> int:
+    def append_pieces(self, data: Bytes, starts: Int64s, ends: Int64s) -> int:
         """Add the words `data[starts[i]:ends[i]]`; return the number of the first."""
         first = len(self)
         self.reserve(len(starts), int((ends - starts).sum()))
@@ -174,11 +169,11 @@ class Words:
         lexicon: what the numbers mean.
     """
 
-    offsets: NDArray[np.int64]
-    tokens: NDArray[np.int32]
+    offsets: Int64s
+    tokens: Int32s
     lexicon: Lexicon
 
-    def select(self, rows: NDArray[np.int64]) -> Words:
+    def select(self, rows: Int64s) -> Words:
         """Return the words of some documents."""
         counts = self.offsets[rows + 1] - self.offsets[rows]
         offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
@@ -191,7 +186,7 @@ _SYMBOLS = PUNCTUATION | TERMINAL
 
 
 @functools.cache
-def char_kinds(sentence_ends: frozenset[str] = frozenset()) -> NDArray[np.uint8]:
+def char_kinds(sentence_ends: frozenset[str] = frozenset()) -> Bytes:
     """Tabulate the kinds of characters, (262144,) uint8; built on first use (20 ms) and kept."""
     table = np.full(NUM_CODES, SOLID, np.uint8)
     table[_codes(_SYMBOLS)] = 0
@@ -200,28 +195,20 @@ def char_kinds(sentence_ends: frozenset[str] = frozenset()) -> NDArray[np.uint8]
     others = np.flatnonzero(~np.strings.isalnum(chars)).tolist()
     table[[code for code in others if unicodedata.category(chr(code))[0] == "P"]] |= PUNCT
     table[_codes(sentence_ends)] |= SENTENCE_END
-    table.flags.writeable = False
-    return table
+    return frozen(table)
 
 
 def _codes(chars: Iterable[str]) -> list[int]:
     return [ord(char) for char in chars if ord(char) < NUM_CODES]
 
 
-def frozen(array: NDArray[Any]) -> NDArray[Any]:
-    """Return a read-only view: kernels are compiled for those alone."""
-    view = array.view()
-    view.flags.writeable = False
-    return view
-
-
-def _longer(array: NDArray[Any], used: int, room: int) -> NDArray[Any]:
+def _longer(array: AnyArray, used: int, room: int) -> AnyArray:
     longer = np.empty(room, array.dtype)
     longer[:used] = array[:used]
     return longer
 
 
-def _sorted_words(words: tuple[str, ...]) -> tuple[NDArray[Any], ...]:
+def _sorted_words(words: tuple[str, ...]) -> tuple[AnyArray, ...]:
     """Return numbers, hashes (ascending), starts and data of words."""
     few = Lexicon()
     few.append(words)
@@ -286,9 +273,7 @@ def append_record(records: Records, data: Bytes, start: int, stop: int) -> None:
 
 
 @kernel
-def _append_all(
-    records: Records, data: Bytes, starts: NDArray[np.int64], ends: NDArray[np.int64]
-) -> None:
+def _append_all(records: Records, data: Bytes, starts: Int64s, ends: Int64s) -> None:
     for word in range(len(starts)):
         append_record(records, data, starts[word], ends[word])
 
@@ -303,7 +288,7 @@ def same_bytes(left: Bytes, at: int | np.int64, right: Bytes, begin: int, end: i
 
 
 @kernel
-def place_of(values: NDArray[Any], wanted: Any) -> int:
+def place_of(values: AnyArray, wanted: Any) -> int:
     """Return the position of the first of ascending values that is not below the wanted one.
 
     As np.searchsorted, which takes 0.4 s to compile, and 0.15 s to load.
@@ -321,9 +306,9 @@ def place_of(values: NDArray[Any], wanted: Any) -> int:
 @kernel
 def _mark(
     records: Records,
-    numbers: NDArray[np.int64],
-    hashes: NDArray[np.uint64],
-    starts: NDArray[np.int64],
+    numbers: Int64s,
+    hashes: Uint64s,
+    starts: Int64s,
     data: Bytes,
     marks: Bytes,
     done: int,
@@ -345,13 +330,7 @@ def _mark(
 
 
 @kernel
-def _copy_rows(
-    given: NDArray[np.int64],
-    tokens: NDArray[np.int32],
-    rows: NDArray[np.int64],
-    offsets: NDArray[np.int64],
-    out: NDArray[np.int32],
-) -> None:
+def _copy_rows(given: Int64s, tokens: Int32s, rows: Int64s, offsets: Int64s, out: Int32s) -> None:
     for place in range(len(rows)):
         at = given[rows[place]]
         out[offsets[place] : offsets[place + 1]] = tokens[

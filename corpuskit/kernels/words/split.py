@@ -10,22 +10,15 @@ the caller, who also gets what the rules cannot answer.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from corpuskit.kernels.arrays import Bytes, Int32s, Int64s, Uint64s, frozen
 from corpuskit.kernels.hashing import load64, load_tail
 from corpuskit.kernels.jit import inline, kernel, packed_kernel
 from corpuskit.kernels.utf8 import wide_space_width
 from corpuskit.kernels.words.lexicon import Lexicon, place_of, same_bytes
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Bytes = NDArray[np.uint8]
-    Offsets = NDArray[np.int64]
-    Slots = NDArray[np.uint64]
-
 
 COUNT_BITS, LOW = np.uint64(32), np.uint64(0xFFFFFFFF)
 _COUNT = np.uint64(0x0FFFFFFF)
@@ -52,9 +45,9 @@ class Questions(NamedTuple):
         slots: (n,) int64 where to write the answer; -1 for a piece of text.
     """
 
-    used: Offsets
-    spans: NDArray[np.int64]
-    slots: Offsets
+    used: Int64s
+    spans: Int64s
+    slots: Int64s
 
 
 def questions(room: int) -> Questions:
@@ -102,7 +95,7 @@ class ChunkMemory:
             self.slots = slots
 
 
-def _lines(num: int) -> Slots:
+def _lines(num: int) -> Uint64s:
     """Return empty slots, `num` pairs of them, each pair in a cache line of its own."""
     space = np.zeros(num * 8 + 7, np.uint64)
     first = -(space.ctypes.data // 8) % 8
@@ -119,14 +112,14 @@ class Scratch(NamedTuple):
         keys: of a block of chunks, see `_look_ahead`.
     """
 
-    offsets: Offsets
-    tokens: NDArray[np.int32]
-    edges: NDArray[np.int32]
-    numbers: NDArray[np.int64]
-    keys: NDArray[np.uint64]
+    offsets: Int64s
+    tokens: Int32s
+    edges: Int32s
+    numbers: Int64s
+    keys: Uint64s
 
 
-def scratch(begins: Offsets, ends: Offsets) -> Scratch:
+def scratch(begins: Int64s, ends: Int64s) -> Scratch:
     """Return room for the words of texts; not written to before it is used."""
     sizes = ends - begins
     longest = int(sizes.max(initial=0))
@@ -140,7 +133,7 @@ def scratch(begins: Offsets, ends: Offsets) -> Scratch:
 
 
 @kernel
-def _rehash(old: Slots, new: Slots) -> None:
+def _rehash(old: Uint64s, new: Uint64s) -> None:
     mask = np.uint64(len(new) - 1) >> _LINE_BITS
     for slot in range(0, len(old), 4):
         if old[slot + 1] != _NONE:
@@ -155,17 +148,17 @@ def _rehash(old: Slots, new: Slots) -> None:
 @packed_kernel
 def find_words(
     first_row: int,
-    begins: Offsets,
-    ends: Offsets,
+    begins: Int64s,
+    ends: Int64s,
     data: Bytes,
     space_kinds: Bytes,
-    slots: Slots,
-    used: Offsets,
+    slots: Uint64s,
+    used: Int64s,
     content: Bytes,
     seams: Seams,
     scratch: Scratch,
     asked: Questions,
-    forced: Offsets,
+    forced: Int64s,
 ) -> int:
     """Find the words of texts from `first_row` on; return the first row not done for want of room.
 
@@ -259,13 +252,13 @@ def find_words(
 def _look_ahead(
     data: Bytes,
     begin: int,
-    edges: NDArray[np.int32],
+    edges: Int32s,
     first: np.uint64,
     last: np.uint64,
-    slots: Slots,
-    lows: Slots,
-    highs: Slots,
-    places: Slots,
+    slots: Uint64s,
+    lows: Uint64s,
+    highs: Uint64s,
+    places: Uint64s,
 ) -> None:
     """Fill the keys of chunks `first:last` and where they are looked for first."""
     mask = np.uint64(len(slots) - 1) >> _LINE_BITS
@@ -287,7 +280,7 @@ def _look_ahead(
 
 @kernel
 def _line_around(
-    data: Bytes, begin: int, edges: NDArray[np.int32], end: np.uint64, runs: np.uint64
+    data: Bytes, begin: int, edges: Int32s, end: np.uint64, runs: np.uint64
 ) -> tuple[np.uint64, np.uint64]:
     """Return the chunks `first:last` with single spaces between them around chunk `end - 1`.
 
@@ -314,8 +307,8 @@ def _find_slot(
     stop: int,
     low: np.uint64,
     high: np.uint64,
-    slots: Slots,
-    used: Offsets,
+    slots: Uint64s,
+    used: Int64s,
     content: Bytes,
     seams: Seams,
     asked: Questions,
@@ -349,7 +342,7 @@ def _find_slot(
 
 @kernel
 def _ask_text(
-    begin: int, end: int, num: int | np.int64, tokens: NDArray[np.int32], asked: Questions
+    begin: int, end: int, num: int | np.int64, tokens: Int32s, asked: Questions
 ) -> np.uint64:
     """Make a piece of text a question as a whole, token `num`; return the number after it."""
     question = asked.used[0]
@@ -377,26 +370,19 @@ def _is_forbidden(data: Bytes, start: int, stop: int, forbidden: Bytes) -> bool:
 _SPACE, _WORD, _WIDE = 0, 1, 2
 
 
-def _space_kinds() -> NDArray[np.uint8]:
+def _space_kinds() -> Bytes:
     """Byte -> whitespace, part of a chunk, or the lead byte of a wide whitespace character."""
     table = np.full(256, _WORD, np.uint8)
     table[[9, 10, 11, 12, 13, 28, 29, 30, 31, 32]] = _SPACE
     table[[0xC2, 0xE1, 0xE2, 0xE3]] = _WIDE
-    table.flags.writeable = False
-    return table
+    return frozen(table)
 
 
 SPACE_KINDS = _space_kinds()
 
 
 @kernel
-def split_spaces(
-    data: NDArray[np.uint8],
-    begin: int,
-    end: int,
-    kinds: NDArray[np.uint8],
-    edges: NDArray[np.int32],
-) -> int:
+def split_spaces(data: Bytes, begin: int, end: int, kinds: Bytes, edges: Int32s) -> int:
     """Fill `edges` with where chunks begin and end; return how many chunks. O(B), 1.2 GB/s.
 
     An edge is where a byte's kind differs from the one before. Each byte is stored, edge or not,
@@ -461,7 +447,7 @@ def long_key(data: Bytes, start: int, stop: int) -> tuple[np.uint64, np.uint64]:
     return low ^ (low >> np.uint64(32)), (high >> np.uint64(8)) | _LONG
 
 
-def _kept_bytes() -> NDArray[np.uint64]:
+def _kept_bytes() -> Uint64s:
     """Size of a chunk -> which bytes of its first and its second group of 8 are its own."""
     masks = [(1 << 8 * size) - 1 for size in range(16)]
     return np.array([[mask & (1 << 64) - 1, mask >> 64] for mask in masks], np.uint64)
@@ -500,11 +486,11 @@ class Seams(NamedTuple):
         forbidden: a text that holds these bytes is a question as a whole; empty for none.
     """
 
-    firsts: Offsets
-    groups: Offsets
-    bounds: Offsets
+    firsts: Int64s
+    groups: Int64s
+    bounds: Int64s
     sides: Bytes
-    starts: Offsets
+    starts: Int64s
     data: Bytes
     forbidden: Bytes
 

@@ -10,19 +10,14 @@ import json
 import math
 import struct
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from corpuskit.errors import UsageError, suggest
+from corpuskit.kernels.arrays import Float64s, Int64s
 from corpuskit.kernels.textfeatures import DIGITS, LOWER, PUNCTUATION
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from numpy.typing import NDArray
-
-    Doubles = NDArray[np.float64]
 
 NORMALIZATIONS = {"lower": LOWER, "punct": PUNCTUATION, "digits": DIGITS}
 """Lower case; punctuation and symbols as words of their own; each digit as 0."""
@@ -55,7 +50,7 @@ class ModelCard:
         """The normalisation as `normalize` of the kernels takes it."""
         return sum(NORMALIZATIONS[name] for name in self.normalize)
 
-    def probabilities(self, logits: Doubles) -> Doubles:
+    def probabilities(self, logits: Float64s) -> Float64s:
         """Return the scores of N texts and L labels, (N, L)."""
         values = self.slope * logits + np.array(self.shifts or 0.0)
         return _softmax(values)
@@ -124,7 +119,7 @@ def card_behind(content: Any, end: int, labels: int) -> tuple[ModelCard, int]:
     return ModelCard.from_dict(json.loads(content[end:tail]), labels), len(content)
 
 
-def fit_calibration(logits: Doubles, truth: NDArray[np.int64]) -> tuple[float, tuple[float, ...]]:
+def fit_calibration(logits: Float64s, truth: Int64s) -> tuple[float, tuple[float, ...]]:
     """Return slope and shifts of the likeliest calibration of N texts that were not learned from.
 
     Targets are smoothed as Platt's, so that a slope stays finite where all are right; it is at
@@ -154,7 +149,7 @@ def fit_calibration(logits: Doubles, truth: NDArray[np.int64]) -> tuple[float, t
     return float(theta[0] / scale), (0.0, *map(float, theta[1:]))
 
 
-def _likeliest(design: Doubles, targets: Doubles, theta: Doubles, first: int) -> Doubles:
+def _likeliest(design: Float64s, targets: Float64s, theta: Float64s, first: int) -> Float64s:
     """Return the parameters of the least cross-entropy, those before `first` as given; Newton."""
     theta, some = theta.copy(), design[:, :, first:]
     for _ in range(STEPS):
@@ -170,6 +165,6 @@ def _likeliest(design: Doubles, targets: Doubles, theta: Doubles, first: int) ->
     return theta
 
 
-def _softmax(values: Doubles) -> Doubles:
+def _softmax(values: Float64s) -> Float64s:
     powers = np.exp(values - values.max(axis=1, keepdims=True))
     return powers / powers.sum(axis=1, keepdims=True)  # type: ignore[no-any-return]

@@ -17,10 +17,19 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from corpuskit.errors import DataError, UsageError
-from corpuskit.stages.annotators._fasttext import Trained, open_model, train, training_line
+from corpuskit.stages.annotators._fasttext import (
+    ClassifierSettings,
+    TextClassifier,
+    Trained,
+    open_model,
+    train,
+    training_line,
+)
 from corpuskit.stages.annotators._folds import (
     CrossPredictions,
+    Folds,
     Learned,
+    Tried,
     check_labels,
     choose,
     count_rows,
@@ -37,11 +46,8 @@ from corpuskit.stages.annotators._linear import fit_linear, write_linear
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from numpy.typing import NDArray
-
+    from corpuskit.kernels.arrays import Bools, Float64s
     from corpuskit.stages.annotators._card import ModelCard
-    from corpuskit.stages.annotators._fasttext import ClassifierSettings, TextClassifier
-    from corpuskit.stages.annotators._folds import Folds, Tried
 
 
 NO_SPLIT = Split()
@@ -468,13 +474,13 @@ class Judged:
     true: list[str]
     best: list[str]
     groups: list[str]
-    best_scores: NDArray[np.float64]
-    scores: NDArray[np.float64]
+    best_scores: Float64s
+    scores: Float64s
     positive: str = ""
-    numbers: NDArray[np.float64] | None = None
+    numbers: Float64s | None = None
 
     @property
-    def hits(self) -> NDArray[np.bool_]:
+    def hits(self) -> Bools:
         """(N,) whether what `scores` is about is true: the positive label, else the best."""
         if self.numbers is not None:
             return self.numbers >= (number_of(self.positive) if self.positive else np.inf)
@@ -529,7 +535,7 @@ def evaluate(judged: Judged) -> ClassifierEvaluation | RegressionEvaluation:
     )
 
 
-def _evaluate_numbers(judged: Judged, numbers: NDArray[np.float64]) -> RegressionEvaluation:
+def _evaluate_numbers(judged: Judged, numbers: Float64s) -> RegressionEvaluation:
     errors = judged.scores - numbers
     names = np.array(judged.groups)
     groups = [
@@ -583,9 +589,7 @@ def tally(
     )
 
 
-def calibrate(
-    scores: NDArray[np.float64], right: NDArray[np.bool_], label: str = ""
-) -> Calibration:
+def calibrate(scores: Float64s, right: Bools, label: str = "") -> Calibration:
     """Compare scores with the share that is right, in ten bins of equal width."""
     places = np.minimum((np.clip(scores, 0, 1) * BINS).astype(np.int64), BINS - 1)
     bins = []
@@ -617,9 +621,7 @@ class ScoreThreshold:
     recall: float | None = None
 
 
-def at_keep_rate(
-    scores: NDArray[np.float64], rate: float, right: NDArray[np.bool_] | None = None
-) -> ScoreThreshold:
+def at_keep_rate(scores: Float64s, rate: float, right: Bools | None = None) -> ScoreThreshold:
     """Return the highest threshold that keeps at least this share of the rows.
 
     Rows with equal scores stay together, so more may be kept: see `kept_ratio`.
@@ -635,9 +637,7 @@ def at_keep_rate(
     return _threshold(f"keep rate {rate:g}", float(-np.sort(-scores)[wanted - 1]), scores, right)
 
 
-def at_precision(
-    scores: NDArray[np.float64], right: NDArray[np.bool_], precision: float
-) -> ScoreThreshold:
+def at_precision(scores: Float64s, right: Bools, precision: float) -> ScoreThreshold:
     """Return the lowest threshold at which this share of what is kept is positive.
 
     Raises:
@@ -656,9 +656,7 @@ def at_precision(
     return _threshold(f"precision {precision:g}", float(ordered[reached[-1]]), scores, right)
 
 
-def _threshold(
-    purpose: str, score: float, scores: NDArray[np.float64], right: NDArray[np.bool_] | None
-) -> ScoreThreshold:
+def _threshold(purpose: str, score: float, scores: Float64s, right: Bools | None) -> ScoreThreshold:
     kept = scores >= score
     if right is None:
         return ScoreThreshold(purpose, score, float(kept.mean()))

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 
 from corpuskit.errors import DataError, UsageError, suggest
-from corpuskit.formats.batch import frozen
+from corpuskit.kernels.arrays import frozen
 from corpuskit.kernels.fasttext import SOFTMAX, best_labels, cut_texts, mean_rows, scratch
 from corpuskit.kernels.textfeatures import MOST_WORDS, normalize
 from corpuskit.stages.annotators._card import ModelCard, append_card, parse_normalization

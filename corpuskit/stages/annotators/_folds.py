@@ -13,26 +13,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from corpuskit.errors import DataError, UsageError, suggest
-from corpuskit.kernels.textfeatures import GramSettings, normalize
-from corpuskit.stages.annotators._card import fit_calibration
+from corpuskit.kernels.textfeatures import Counted, GramSettings, normalize
+from corpuskit.stages.annotators._card import ModelCard, fit_calibration
 from corpuskit.stages.annotators._labelled import BATCH, LabelledRow, Split, buffers, hashed_share
-from corpuskit.stages.annotators._linear import (
-    NUMBER,
-    bits_of,
-    concatenate,
-    count_texts,
-)
+from corpuskit.stages.annotators._linear import NUMBER, bits_of, concatenate, count_texts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from numpy.typing import NDArray
-
-    from corpuskit.kernels.textfeatures import Counted
-    from corpuskit.stages.annotators._card import ModelCard
+    from corpuskit.kernels.arrays import Bools, Float64s, Int64s
     from corpuskit.stages.annotators._fasttext import ClassifierSettings, TextClassifier
-
-    Doubles = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -151,11 +141,8 @@ def grams_of(
 
 
 def count_rows(
-    rows: Iterable[LabelledRow],
-    labels: tuple[str, ...],
-    grams: GramSettings,
-    modes: int,
-) -> tuple[Counted, Doubles]:
+    rows: Iterable[LabelledRow], labels: tuple[str, ...], grams: GramSettings, modes: int
+) -> tuple[Counted, Float64s]:
     """Return the n-grams of N rows, and what is true of them: places in `labels`, or numbers.
 
     Memory: about 8 bytes for each different n-gram of a text, two to three times the text.
@@ -189,9 +176,9 @@ class CrossPredictions:
     """
 
     labels: tuple[str, ...]
-    logits: Doubles
-    truth: Doubles
-    parts: NDArray[np.int64]
+    logits: Float64s
+    truth: Float64s
+    parts: Int64s
 
     def calibrated(self, card: ModelCard, progress: Callable[[str], None]) -> ModelCard:
         """Return the card with a calibration; without one where labels do not all occur."""
@@ -332,13 +319,13 @@ def choose(
 # Figures.
 
 
-def explained(scores: Doubles, numbers: Doubles) -> float:
+def explained(scores: Float64s, numbers: Float64s) -> float:
     """Return the share of the variance of numbers that scores explain (R squared)."""
     variance = float(np.square(numbers - numbers.mean()).sum())
     return 1 - float(np.square(scores - numbers).sum()) / variance if variance else 0.0
 
 
-def roc_area(scores: NDArray[np.float64], right: NDArray[np.bool_]) -> float | None:
+def roc_area(scores: Float64s, right: Bools) -> float | None:
     """Return the area under the ROC curve (Mann-Whitney; ties count half), None for one class."""
     ones, zeros = int(right.sum()), int((~right).sum())
     if not ones or not zeros:

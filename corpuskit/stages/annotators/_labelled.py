@@ -6,19 +6,16 @@ import hashlib
 import io
 import json
 import random
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
-import numpy as np
+import pyarrow as pa
 
 from corpuskit.errors import DataError, UsageError
 from corpuskit.formats.batch import Utf8
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-    from pathlib import Path
-
-    import pyarrow as pa
+from corpuskit.kernels.arrays import join_bytes
 
 BATCH = 4096
 """Rows that are read or predicted at a time."""
@@ -227,9 +224,7 @@ def buffers(texts: Sequence[str]) -> Utf8:
     """Lay texts out as buffers; lone surrogates become U+FFFD."""
     encoded = [text.encode("utf-8", "surrogatepass") for text in texts]
     cleaned = [raw.decode("utf-8", "replace").encode() for raw in encoded]
-    offsets = np.zeros(len(cleaned) + 1, np.int64)
-    np.cumsum([len(raw) for raw in cleaned], out=offsets[1:])
-    return Utf8(offsets, np.frombuffer(b"".join(cleaned), np.uint8))
+    return Utf8(*join_bytes(cleaned))
 
 
 def write_shuffled(lines: Iterable[str], path: Path, seed: int) -> None:

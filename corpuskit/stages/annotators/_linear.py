@@ -13,11 +13,13 @@ import json
 import struct
 import zlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from corpuskit.errors import DataError, UsageError, reason_of
+from corpuskit.kernels.arrays import Bools, Bytes, Float32s, Float64s, Int64s
 from corpuskit.kernels.textfeatures import (
     MOST_WORDS,
     Counted,
@@ -26,13 +28,6 @@ from corpuskit.kernels.textfeatures import (
     score_rows,
 )
 from corpuskit.stages.annotators._card import ModelCard
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from numpy.typing import NDArray
-
-    Doubles = NDArray[np.float64]
 
 MAGIC = b"corpuskit-linear-1\n"
 LENGTH = struct.Struct("<I")
@@ -62,12 +57,12 @@ class LinearWeights:
 
     labels: tuple[str, ...]
     grams: GramSettings
-    table: NDArray[np.float32]
-    bias: Doubles
+    table: Float32s
+    bias: Float64s
     bounds: tuple[float, float] | None
     card: ModelCard
 
-    def logits(self, rows: Counted) -> tuple[Doubles, NDArray[np.bool_]]:
+    def logits(self, rows: Counted) -> tuple[Float64s, Bools]:
         """Return (N, L) logits, or numbers, and which of N texts have a known n-gram."""
         logits = np.zeros((len(rows.bounds) - 1, len(self.bias)))
         known = score_rows(rows, self.table, self.bias, logits)
@@ -76,9 +71,7 @@ class LinearWeights:
         return logits, known
 
 
-def count_texts(
-    begins: NDArray[np.int64], ends: NDArray[np.int64], data: NDArray[np.uint8], grams: GramSettings
-) -> Counted:
+def count_texts(begins: Int64s, ends: Int64s, data: Bytes, grams: GramSettings) -> Counted:
     """Count the n-grams of N normalised texts, chunk by chunk; memory is that of the result."""
     cuts = np.flatnonzero(np.diff(np.cumsum(ends - begins) // CHUNK_BYTES)) + 1
     pairs = zip(np.split(begins, cuts), np.split(ends, cuts), strict=True)
@@ -113,7 +106,7 @@ def bits_of(buckets: int, outputs: int, max_bytes: int) -> int:
 
 def fit_linear(
     rows: Counted,
-    truth: Doubles,
+    truth: Float64s,
     labels: tuple[str, ...],
     grams: GramSettings,
     card: ModelCard,
@@ -158,7 +151,7 @@ def fit_linear(
     return LinearWeights(labels, grams, table.astype(np.float32), theta[-1], learned, card)
 
 
-def _minimise(matrix: Any, targets: Doubles, is_number: bool) -> Doubles:
+def _minimise(matrix: Any, targets: Float64s, is_number: bool) -> Float64s:
     """Return the weights of the columns of a sparse matrix and, last, the bias: (F + 1, C)."""
     from scipy import optimize, special
 
@@ -167,7 +160,7 @@ def _minimise(matrix: Any, targets: Doubles, is_number: bool) -> Doubles:
     # Numbers: as much of the loss as among probabilities, whatever their scale.
     scale = float(targets.var()) or 1.0 if is_number else 1.0
 
-    def loss(flat: Doubles) -> tuple[float, Doubles]:
+    def loss(flat: Float64s) -> tuple[float, Float64s]:
         theta = flat.reshape(shape)
         values = matrix @ theta[:-1] + theta[-1]
         if is_number:

@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import pyarrow as pa
 from pydantic import BeforeValidator, Field
 
 from corpuskit.errors import UsageError, suggest
+from corpuskit.formats.batch import Utf8
+from corpuskit.kernels.arrays import Float64s
 from corpuskit.paths import PathText
-from corpuskit.stage import Cost, StreamingStage
-from corpuskit.stages.annotators._fasttext import open_model
+from corpuskit.stage import Cost, Known, StreamingStage, Volume
+from corpuskit.stages.annotators._fasttext import Predictions, TextClassifier, open_model
 from corpuskit.stages.annotators._fasttextfile import PREFIX, bounds_of, labels_of, resident_bytes
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from corpuskit.formats.batch import Utf8
-    from corpuskit.stage import Known, Volume
-    from corpuskit.stages.annotators._fasttext import Predictions, TextClassifier
 
 LabelText = Annotated[
     str, BeforeValidator(lambda given: str(given) if type(given) is int else given)
@@ -98,7 +91,7 @@ class ScoringStage(StreamingStage):
             disk_bytes=volume.documents * 10,
         )
 
-    def score(self, text: Utf8) -> tuple[TextClassifier, Predictions, NDArray[np.float64]]:
+    def score(self, text: Utf8) -> tuple[TextClassifier, Predictions, Float64s]:
         """Return the model, its predictions of all labels, and the score of each text.
 
         Raises:

@@ -6,22 +6,16 @@ import functools
 import itertools
 import math
 from collections import Counter
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from corpuskit.errors import DataError, UsageError
+from corpuskit.kernels.arrays import Float64s
+from corpuskit.kernels.words.lexicon import Lexicon, Words
 from corpuskit.stages.annotators._labelled import BATCH, buffers
-from corpuskit.text.words import splitter
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from numpy.typing import NDArray
-
-    from corpuskit.kernels.words.lexicon import Lexicon, Words
-    from corpuskit.text.words import WordSplit
+from corpuskit.text.words import WordSplit, splitter
 
 
 class Unigrams:
@@ -37,7 +31,7 @@ class Unigrams:
         self._lexicon: Lexicon | None = None
         self._values = np.empty(0)
 
-    def sums(self, words: Words) -> NDArray[np.float64]:
+    def sums(self, words: Words) -> Float64s:
         """Return the sum of the log2 probabilities of each text's words, (N,), in lower case."""
         lexicon = words.lexicon
         if lexicon is not self._lexicon:

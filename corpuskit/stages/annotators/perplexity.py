@@ -5,23 +5,18 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
 from pydantic import Field, model_validator
 
 from corpuskit.errors import UsageError
+from corpuskit.kernels.arrays import Float64s, Int64s
 from corpuskit.paths import PathText
-from corpuskit.stage import Cost, Example, Outcome, StreamingStage
+from corpuskit.stage import Cost, Example, Known, Outcome, StreamingStage, View, Volume
 from corpuskit.stages.annotators._unigrams import open_unigrams
 from corpuskit.text.words import WordSplit, check_language, splitter
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from corpuskit.stage import Known, View, Volume
-
 
 _KENLM = (".arpa", ".bin", ".binary", ".klm", ".arpa.gz", ".arpa.bz2")
 
@@ -126,7 +121,7 @@ class Perplexity(StreamingStage):
             measures=dict.fromkeys(self.rules, values) if self.measures else {},
         )
 
-    def _values(self, view: View) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    def _values(self, view: View) -> tuple[Float64s, Int64s]:
         """Return the perplexity of each document, NaN without a word, and how many words it has."""
         if self._is_kenlm():
             logs, counts = self._kenlm_sums(view)
@@ -138,7 +133,7 @@ class Perplexity(StreamingStage):
         with np.errstate(invalid="ignore", over="ignore"):
             return np.where(counts > 0, base ** (-logs / np.maximum(counts, 1)), np.nan), counts
 
-    def _kenlm_sums(self, view: View) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    def _kenlm_sums(self, view: View) -> tuple[Float64s, Int64s]:
         """Return the sum of the log10 probabilities of each document, and of how many words."""
         model, pieces = _open_kenlm(self.model, self.sentencepiece)
         logs, counts = np.zeros(view.num_docs), np.zeros(view.num_docs, np.int64)

@@ -8,15 +8,13 @@ import numpy as np
 import pyarrow as pa
 from pydantic import Field
 
-from corpuskit.stage import Example, Outcome
+from corpuskit.stage import Example, Outcome, View
 from corpuskit.stages.annotators._scoring import LabelText, ScoringStage, best_labels
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from numpy.typing import NDArray
-
-    from corpuskit.stage import View
+    from corpuskit.kernels.arrays import Bools, Float64s
     from corpuskit.stages.annotators._fasttext import Predictions, TextClassifier
 
 Bounds = Annotated[dict[LabelText, Annotated[float, Field(ge=0, le=1)]], Field(min_length=1)]
@@ -87,7 +85,7 @@ class Quality(ScoringStage):
             measures=_measures(fails, found, scores) if self.measures else {},
         )
 
-    def fails(self, rule: str, values: NDArray[np.float64]) -> NDArray[np.bool_]:
+    def fails(self, rule: str, values: Float64s) -> Bools:
         """Return which measured values break a rule; an empty text only breaks one of a filter."""
         if rule == "empty" and not self._filters():
             return np.zeros(len(values), np.bool_)
@@ -99,8 +97,8 @@ class Quality(ScoringStage):
         return any(bound is not None for bound in bounds)
 
     def _fails(
-        self, model: TextClassifier, found: Predictions, scores: NDArray[np.float64]
-    ) -> dict[str, NDArray[np.bool_]]:
+        self, model: TextClassifier, found: Predictions, scores: Float64s
+    ) -> dict[str, Bools]:
         """Return for each rule which documents break it."""
         none = np.zeros(len(scores), np.bool_)
         return {
@@ -112,16 +110,14 @@ class Quality(ScoringStage):
 
 
 def _measures(
-    fails: Mapping[str, NDArray[np.bool_]], found: Predictions, scores: NDArray[np.float64]
-) -> dict[str, NDArray[np.float64]]:
+    fails: Mapping[str, Bools], found: Predictions, scores: Float64s
+) -> dict[str, Float64s]:
     """Return the score; for rules without one bound, 1 where they fail or, if empty, may fail."""
     flags = {rule: failed.astype(np.float64) for rule, failed in fails.items()}
     return flags | {"empty": found.empty.astype(np.float64), "score": scores}
 
 
-def _any(
-    model: TextClassifier, found: Predictions, bounds: Mapping[str, float]
-) -> NDArray[np.bool_]:
+def _any(model: TextClassifier, found: Predictions, bounds: Mapping[str, float]) -> Bools:
     """Return which documents have one of the labels with at least its score."""
     reached = [model.scores_of(found, label) >= bound for label, bound in bounds.items()]
     return np.logical_or.reduce(reached)  # type: ignore[no-any-return]

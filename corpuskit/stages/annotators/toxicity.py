@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Mapping
+from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
 from pydantic import Field, model_validator
 
-from corpuskit.formats.batch import Utf8, frozen
+from corpuskit.formats.batch import Utf8
+from corpuskit.kernels.arrays import Bytes, frozen
 from corpuskit.kernels.filters.c4 import sentence_edges, sentence_spans
 from corpuskit.kernels.lines import cut_units
 from corpuskit.kernels.spans import replace_spans
-from corpuskit.stage import Example, Outcome, Spans
+from corpuskit.stage import Example, Outcome, Spans, View
 from corpuskit.stages.annotators._scoring import LabelText, ScoringStage, best_labels
 from corpuskit.text.words import check_language, splitter
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from numpy.typing import NDArray
-
-    from corpuskit.stage import View
 
 _TINY = {"model": "sample_data/toxicity.ftz"}
 _KIND = "Thank you for the careful review, I have changed the second paragraph as you asked."
@@ -103,7 +98,7 @@ class Toxicity(ScoringStage):
             measures=dict.fromkeys(self.rules[:2], scores) if self.measures else {},
         )
 
-    def _cut(self, view: View, codes: NDArray[np.uint8], bound: float) -> tuple[Utf8, Spans]:
+    def _cut(self, view: View, codes: Bytes, bound: float) -> tuple[Utf8, Spans]:
         """Return the texts without sentences that score `bound` and more, and what was cut."""
         offsets, data = view.text
         words = view.fact(splitter("spacy", self.language))
@@ -114,7 +109,7 @@ class Toxicity(ScoringStage):
         rows, begins, stops, _ = cut_units(offsets, data, docs, starts, ends, is_cut)
         which = np.full(len(rows), 3, np.uint8)
         nothing = np.zeros(len(rows), np.uint8)
-        moved, left = replace_spans(offsets, data, rows, begins, stops, nothing, [b""])
+        left = replace_spans(offsets, data, rows, begins, stops, nothing, [b""])
         kept = codes[rows] == 0
         spans = Spans(rows[kept], begins[kept], stops[kept], which[kept])
-        return Utf8(frozen(moved), frozen(left)), spans
+        return Utf8(*left), spans

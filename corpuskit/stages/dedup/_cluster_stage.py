@@ -1,7 +1,10 @@
 """What stages have in common that group documents and keep one of each group.
 
     pass                      reads                        writes
-    <the stage's own passes>  documents                    `clusters`: CLUSTERS, by survivor
+    <hashed_by> (cells)       documents                    `<hashes>`: by hash
+    route_<hashes>            `<hashes>`                   the same, merged, if cells are many
+    <the stage's> (ranges)    `<hashes>`                   what its passes make `clusters` of
+    <the stage's own passes>                               `clusters`: CLUSTERS, by survivor
     route_clusters (ranges)   `clusters`                   the same, merged, if they are many
     survivors (cells)         `clusters`, ids              `decisions`: with survivors' ids
     route (ranges of keys)    `decisions`                  the same, merged, if cells are many
@@ -14,7 +17,8 @@ supply survivors' ids, and no decision is about them.
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -23,8 +27,19 @@ from pydantic import Field
 from corpuskit.errors import DataError
 from corpuskit.formats.batch import numbers
 from corpuskit.formats.ledger import Entries
+from corpuskit.kernels.arrays import Float64s, Int32s, Int64s, Uint64s
 from corpuskit.paths import PathText
-from corpuskit.stage import Cost, GlobalStage, Pass, Unit
+from corpuskit.stage import (
+    Cost,
+    GlobalStage,
+    Known,
+    Pass,
+    PassContext,
+    PassPlan,
+    Unit,
+    View,
+    Volume,
+)
 from corpuskit.stages import _routing
 from corpuskit.stages._numbers import among, check_numbers
 from corpuskit.stages.dedup._keep import (
@@ -33,20 +48,12 @@ from corpuskit.stages.dedup._keep import (
     Best,
     Keep,
     check_scope,
-    has_priorities,
     keep_columns,
     priorities,
     scope_columns,
     scope_hashes,
 )
 from corpuskit.stages.dedup._reference import References, find_seal, index_counter, is_reference
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from numpy.typing import NDArray
-
-    from corpuskit.stage import Known, PassContext, PassPlan, View, Volume
 
 Action = Literal["drop", "annotate"]
 
@@ -79,14 +86,18 @@ have 0.13, exact and near duplicates together."""
 class ClusterStage(GlobalStage):
     """Base of stages that group documents and keep one of each group.
 
-    A subclass has a first pass that hashes documents, further ones that end in a shuffle file
-    `clusters`, and then `self.last_passes()`.
+    A subclass has `self.first_passes(..)`, further ones that end in a shuffle file `clusters`, and
+    then `self.last_passes()`.
 
     Source: none.
     """
 
     hashed_by: ClassVar[str]
     """The first pass: it calls `write_index`."""
+    hashes: ClassVar[str]
+    """The shuffle file that it writes."""
+    hash_bytes: ClassVar[int]
+    """Memory of a row of that file while rows are grouped, if all are."""
 
     keep: Keep = "first"
     """Which document of a cluster stays: first (in reading order), longest, newest (by the date of
@@ -108,6 +119,10 @@ class ClusterStage(GlobalStage):
     @abstractmethod
     def identity(self) -> Mapping[str, Any]:
         """Return the parameters that decide hashes: JSON values; equal in runs to compare."""
+
+    @abstractmethod
+    def hash_schema(self) -> pa.Schema:
+        """Return the columns of the shuffle file: `hash`, others, and `priority` if it has one."""
 
     @abstractmethod
     def clustering(self) -> str:
@@ -144,28 +159,87 @@ class ClusterStage(GlobalStage):
 
     def has_priorities(self) -> bool:
         """Return whether anything but the reading order decides what is kept."""
-        return has_priorities(self.keep, self.prefer)
+        return bool(self.prefer) or self.keep not in ("first", "none")
 
-    def priorities(self, view: View) -> NDArray[np.uint64]:
+    def priorities(self, view: View) -> Uint64s:
         """Return the priorities of documents to be kept, (N,): the smallest is kept."""
         return priorities(view, self.keep, self.prefer)
 
-    def scopes(self, view: View) -> NDArray[np.uint64]:
+    def scopes(self, view: View) -> Uint64s:
         """Return what to XOR into hashes so that only documents of a scope meet, (N,)."""
         return scope_hashes(view, self.scope)
 
-    def write_index(
-        self, context: PassContext, keys: list[NDArray[np.int64]], ids: list[pa.Array]
-    ) -> None:
+    def write_index(self, context: PassContext, keys: list[Int64s], ids: list[pa.Array]) -> None:
         """Keep the ids of hashed documents and the parameters of the hashes if `index` is set."""
         if self.index:
             context.count(index_counter(self._whole_identity()))
             names = pa.concat_arrays([*ids, pa.array([], pa.string())])
             context.write_shuffle("ids", {"key": np.concatenate(keys), "id": names}, is_sorted=True)
 
-    def unless_indexed(self, *files: str) -> tuple[str, ...]:
-        """Return shuffle files that a pass is done with, unless later runs read them."""
-        return () if self.index else files
+    @property
+    def _hashes_file(self) -> str:
+        return f"{self.hashed_by}/{self.hashes}"
+
+    def first_passes(
+        self,
+        hash_cell: Callable[[PassContext], None],
+        owns: tuple[str, ...],
+        name: str,
+        group_range: Callable[[PassContext], None],
+    ) -> tuple[Pass, ...]:
+        """Return the pass that hashes cells, and `name`, which works on ranges of hashes.
+
+        Args:
+            owns: folders that `hash_cell` writes to.
+        """
+        file = self._hashes_file
+        done = () if self.index else (file,)  # later runs read it
+        files, routed = {file: self.hash_schema()}, f"route_{self.hashes}/"
+        return (
+            Pass(self.hashed_by, hash_cell, is_cell_alone=True, owns=owns),
+            _routing.merge_pass(self, files, self._cut_hash_routes, done_with=done),
+            Pass(name, group_range, self.cut_ranges, done_with=(routed, *done)),
+        )
+
+    def cut_ranges(self, plan: PassPlan) -> list[Unit]:
+        """Return hash ranges whose rows a task can hold."""
+        reference_rows = self.references().rows(self.hashes)
+        return _routing.hash_units(plan, self._hashes_file, self.hash_bytes, reference_rows)
+
+    def _cut_hash_routes(self, plan: PassPlan) -> list[Unit]:
+        """Return groups of cells in ranges of hashes where there are very many, else none."""
+        ranges = self.cut_ranges(plan)
+        return _routing.ranges_if_many(plan, self._hashes_file, ranges, self.hash_bytes)
+
+    def read_hashes(self, context: PassContext) -> pa.Table:
+        """Return the rows of a range of hashes, those of reference runs that share one first."""
+        low, high, schema = context.unit.low, context.unit.high, self.hash_schema()
+        file = _routing.merged(context, self._hashes_file)
+        rows = context.read_shuffle(file, low, high, schema)
+        if not self.against:
+            return rows
+        stored = pa.schema([field for field in schema if field.name != "priority"])
+        references = self.references().matching(self.hashes, low, high, stored, rows)
+        if len(stored) < len(schema):  # reference runs come first, whatever their priority
+            ignored = np.zeros(references.num_rows, np.uint64)
+            references = references.append_column("priority", pa.array(ignored))
+        return pa.concat_tables([references, rows])
+
+    def cost_of_hashes(self, volume: Volume, pass_name: str, rows: int, row_disk: int) -> Cost:
+        """Return what the second or third of `first_passes` needs.
+
+        Args:
+            rows: of the shuffle file.
+            row_disk: bytes on disk of one.
+        """
+        if pass_name == f"route_{self.hashes}":
+            ranges = _routing.num_ranges(volume, rows, self.hash_bytes)
+            size, cpu = rows * self.hash_bytes, rows / 3e6
+            return _routing.cost_of_route(volume, ranges, size, cpu, row_disk * rows)
+        rows += self.references().rows(self.hashes)
+        # It groups them, and writes no more than keys.
+        disk = int(volume.documents * CLUSTERED * 44)
+        return _routing.cost_of_ranges(volume, rows, self.hash_bytes, rows / 12e6, disk)
 
     def last_passes(self) -> tuple[Pass, ...]:
         """Return the passes from clusters to decisions."""
@@ -250,7 +324,7 @@ class ClusterStage(GlobalStage):
         }
         context.write_shuffle("decisions", columns)
 
-    def _ids(self, context: PassContext) -> Iterator[tuple[NDArray[np.int64], pa.Array]]:
+    def _ids(self, context: PassContext) -> Iterator[tuple[Int64s, pa.Array]]:
         """Yield keys, ascending, and ids of this unit's documents."""
         if is_reference(context.unit):
             ids = self.references().ids(context.unit.low, context.unit.high)
@@ -345,12 +419,6 @@ class ClusterStage(GlobalStage):
         return self.stage_name(), self.hashed_by, self._whole_identity()
 
 
-def cost_of_range(volume: Volume, rows: int, row_bytes: int) -> Cost:
-    """Return what a pass over hash ranges needs that groups `rows` and writes no more than keys."""
-    disk = int(volume.documents * CLUSTERED * 44)
-    return _routing.cost_of_ranges(volume, rows, row_bytes, rows / 12e6, disk)
-
-
 class Ranked(NamedTuple):
     """Clustered documents, cluster by cluster, what is kept first; all (n,).
 
@@ -359,18 +427,15 @@ class Ranked(NamedTuple):
         clusters: named by their smallest key.
     """
 
-    survivors: NDArray[np.int64]
-    keys: NDArray[np.int64]
-    clusters: NDArray[np.int64]
-    sizes: NDArray[np.int32]
-    ranks: NDArray[np.int32]
+    survivors: Int64s
+    keys: Int64s
+    clusters: Int64s
+    sizes: Int32s
+    ranks: Int32s
 
 
 def rank(
-    keys: NDArray[np.int64],
-    clusters: NDArray[np.int64],
-    priorities: NDArray[np.uint64] | None = None,
-    groups: NDArray[np.uint64] | None = None,
+    keys: Int64s, clusters: Int64s, priorities: Uint64s | None = None, groups: Uint64s | None = None
 ) -> Ranked:
     """Rank the documents of each cluster: reference runs first, then by priority, then by key.
 
@@ -408,8 +473,8 @@ def rank(
 def write_clusters(
     context: PassContext,
     ranked: Ranked,
-    similarities: NDArray[np.float64] | None = None,
-    lost: NDArray[np.float64] | None = None,
+    similarities: Float64s | None = None,
+    lost: Float64s | None = None,
 ) -> None:
     """Write the shuffle file `clusters`, and count.
 
@@ -432,7 +497,7 @@ def write_clusters(
     context.write_shuffle("clusters", columns)
 
 
-def _kept_texts(context: PassContext, keys: NDArray[np.int64]) -> pa.Array:
+def _kept_texts(context: PassContext, keys: Int64s) -> pa.Array:
     """Return the texts of documents (ascending) that the ledger keeps, null for all others."""
     sampled = keys[context.keeps_text(keys)]
     if len(sampled) == 0:

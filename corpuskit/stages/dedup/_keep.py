@@ -5,20 +5,16 @@ from __future__ import annotations
 import datetime as dt
 import email.utils
 import re
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 import pyarrow as pa
 
 from corpuskit.formats.batch import utf8
+from corpuskit.kernels.arrays import Float64s, Uint64s
 from corpuskit.kernels.hashing import hash_texts
-from corpuskit.stage import Parameters
+from corpuskit.stage import Known, Parameters, View
 from corpuskit.stages._numbers import check_strings, to_numbers, to_strings
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from corpuskit.stage import Known, View
 
 
 class Best(Parameters):
@@ -43,12 +39,7 @@ def keep_columns(keep: Keep, prefer: tuple[str, ...]) -> tuple[str, ...]:
     return (*chosen, *(("source",) if prefer else ()))
 
 
-def has_priorities(keep: Keep, prefer: tuple[str, ...]) -> bool:
-    """Return whether anything but the reading order decides."""
-    return bool(prefer) or keep not in ("first", "none")
-
-
-def priorities(view: View, keep: Keep, prefer: tuple[str, ...]) -> NDArray[np.uint64]:
+def priorities(view: View, keep: Keep, prefer: tuple[str, ...]) -> Uint64s:
     """Return the priorities of documents, (N,): the smallest of a cluster is kept.
 
     The first byte is the index of the source in `prefer` (other sources come after all of these),
@@ -62,7 +53,7 @@ def priorities(view: View, keep: Keep, prefer: tuple[str, ...]) -> NDArray[np.ui
     return (_favours(view, prefer) << np.uint64(56)) | (falling >> np.uint64(8))
 
 
-def _merits(view: View, keep: Keep) -> NDArray[np.float64]:
+def _merits(view: View, keep: Keep) -> Float64s:
     if isinstance(keep, Best):
         return to_numbers(view.column(keep.best), keep.best)
     if keep == "longest":
@@ -72,7 +63,7 @@ def _merits(view: View, keep: Keep) -> NDArray[np.float64]:
     return np.zeros(view.num_docs)
 
 
-def _favours(view: View, prefer: tuple[str, ...]) -> NDArray[np.uint64]:
+def _favours(view: View, prefer: tuple[str, ...]) -> Uint64s:
     if not prefer:
         return np.zeros(view.num_docs, np.uint64)
     order = {name: index for index, name in enumerate(prefer)}
@@ -80,7 +71,7 @@ def _favours(view: View, prefer: tuple[str, ...]) -> NDArray[np.uint64]:
     return np.array([order.get(name, len(prefer)) for name in sources], np.uint64)
 
 
-def dates_as_seconds(dates: pa.Array) -> NDArray[np.float64]:
+def dates_as_seconds(dates: pa.Array) -> Float64s:
     """Return dates as seconds since 1970, (N,); NaN if there is none.
 
     ISO 8601 (also with slashes, or a year and month), or as in HTTP and e-mail headers; without an
@@ -124,7 +115,7 @@ def check_scope(known: Known, scope: str) -> None:
         check_strings(known, "scope", scope)
 
 
-def scope_hashes(view: View, scope: str) -> NDArray[np.uint64]:
+def scope_hashes(view: View, scope: str) -> Uint64s:
     """Return a number for the scope of each document, (N,); 0 for all in the global one.
 
     Documents without a value share a scope. Numbers differ where scopes do (64-bit hashes), so

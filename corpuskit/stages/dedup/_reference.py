@@ -12,26 +12,19 @@ import dataclasses
 import itertools
 import json
 import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from corpuskit.errors import UsageError
 from corpuskit.formats.batch import MAX_ORDINAL, POSITION_BITS, numbers
-from corpuskit.formats.manifest import OtherFormatError, Seal
+from corpuskit.formats.manifest import OtherFormatError, RoleParts, Seal
 from corpuskit.formats.shuffle_files import read_shuffle
 from corpuskit.stage import Unit
-from corpuskit.storage import open_store
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from typing import Any
-
-    from corpuskit.formats.manifest import RoleParts
-    from corpuskit.storage import Store
-
+from corpuskit.storage import Store, open_store
 
 IDS = pa.schema([("key", pa.int64()), ("id", pa.string())])
 

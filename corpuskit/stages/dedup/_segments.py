@@ -11,24 +11,32 @@ apply (cells)          `<returned>`          sidecar, ledger
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from corpuskit.formats.batch import ByteSpans, numbers, span_lists
 from corpuskit.formats.ledger import Entries
-from corpuskit.stage import Cost, GlobalStage, Pass, Unit
+from corpuskit.stage import (
+    Cost,
+    GlobalStage,
+    Known,
+    Pass,
+    PassContext,
+    PassPlan,
+    Unit,
+    View,
+    Volume,
+)
 from corpuskit.stages import _routing
 from corpuskit.stages.dedup._keep import check_scope, scope_columns, scope_hashes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from numpy.typing import NDArray
-
     from corpuskit.formats.manifest import Part
-    from corpuskit.stage import Known, PassContext, PassPlan, View, Volume
+    from corpuskit.kernels.arrays import AnyArray, Bytes, Float64s, Int32s, Int64s, Uint64s
 
 
 class Shuffled(NamedTuple):
@@ -50,11 +58,11 @@ class SegmentOutcome(NamedTuple):
         measured: (rules, N).
     """
 
-    columns: Mapping[str, NDArray[Any]]
-    codes: NDArray[np.uint8]
-    num_cut: NDArray[np.int64]
+    columns: Mapping[str, AnyArray]
+    codes: Bytes
+    num_cut: Int64s
     spans: ByteSpans
-    measured: NDArray[np.float64]
+    measured: Float64s
 
 
 class SegmentStage(GlobalStage):
@@ -122,7 +130,7 @@ class SegmentStage(GlobalStage):
         size = returned * self.returned.row_bytes
         return _routing.cost_of_route(volume, ranges, size, returned / 2e6, returned_disk)
 
-    def scopes(self, view: View) -> NDArray[np.uint64]:
+    def scopes(self, view: View) -> Uint64s:
         """Return the number of each document's scope, (N,)."""
         return scope_hashes(view, self.scope)
 
@@ -152,7 +160,7 @@ class SegmentStage(GlobalStage):
         columns = {column: rows.column(column) for column in schema.names}
         context.write_shuffle(name, {**columns, "cell": cells})
 
-    def read_range(self, context: PassContext) -> tuple[pa.Table, NDArray[np.int32], bool]:
+    def read_range(self, context: PassContext) -> tuple[pa.Table, Int32s, bool]:
         """Return the rows of this range of hashes, the cell of each, and whether they were dealt.
 
         Cells are indices among the parts of `counted`. Rows that were not dealt come cell by cell.
@@ -207,7 +215,7 @@ class SegmentStage(GlobalStage):
 
 def _read_cells(
     context: PassContext, file: str, schema: pa.Schema, producers: tuple[int, int]
-) -> tuple[pa.Table, NDArray[np.int32]]:
+) -> tuple[pa.Table, Int32s]:
     unit, cell_numbers = context.unit, range(*producers)
     tables = [
         context.read_shuffle(file, unit.low, unit.high, schema, (number, number + 1))
@@ -218,7 +226,7 @@ def _read_cells(
     return pa.concat_tables([schema.empty_table(), *tables]).combine_chunks(), cells
 
 
-def cell_priorities(parts: Sequence[Part], prefer: Sequence[str]) -> NDArray[np.int64]:
+def cell_priorities(parts: Sequence[Part], prefer: Sequence[str]) -> Int64s:
     """Return which cell comes first: by preference for its source, then in reading order."""
     order = {name: index for index, name in enumerate(prefer)}
     preferences = [order.get(part.source, len(order)) for part in parts]
@@ -233,7 +241,7 @@ def _add_rows(
     view: View,
     rules: Sequence[str],
     outcome: SegmentOutcome,
-    bounds: NDArray[np.float64],
+    bounds: Float64s,
 ) -> None:
     """Add a row of the ledger for each document that is dropped, or that something is cut from.
 

@@ -2,43 +2,28 @@
 
 pass                   reads                       writes              memory
 hash (cells)           documents                   `hashes`, by hash   100 bytes a document
-route_hashes           `hashes`                    the same, merged; only for very many cells
 group (hash ranges)    `hashes`                    `clusters`          160 bytes a row
-survivors, route, apply: see `_cluster_stage`
+route_hashes, survivors, route, apply: see `_cluster_stage`
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
 
 from corpuskit.formats.batch import Utf8, numbers, utf8
+from corpuskit.kernels.arrays import AnyArray, Bools, Int64s, Uint64s
 from corpuskit.kernels.folding import fold_texts
 from corpuskit.kernels.hashing import hash_texts
 from corpuskit.kernels.unionfind import first_of_group
-from corpuskit.stage import Cost, Pass
-from corpuskit.stages import _routing
+from corpuskit.stage import Cost, Known, Pass, PassContext, View, Volume
 from corpuskit.stages._numbers import check_strings, to_strings
-from corpuskit.stages.dedup._cluster_stage import (
-    ClusterStage,
-    cost_of_range,
-    rank,
-    write_clusters,
-)
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from numpy.typing import NDArray
-
-    from corpuskit.stage import Known, PassContext, PassPlan, Unit, View, Volume
+from corpuskit.stages.dedup._cluster_stage import ClusterStage, rank, write_clusters
 
 _HASHES = [("hash", pa.uint64()), ("hash_low", pa.uint64()), ("key", pa.int64())]
-
-_ROW_BYTES = 160
-"""Memory of the pass `group` per row, where every document has a duplicate."""
 
 _URL = "url"
 
@@ -56,7 +41,8 @@ class ExactDedup(ClusterStage):
     """
 
     rules = ("exact_duplicate",)
-    hashed_by = "hash"
+    hashed_by, hashes = "hash", "hashes"
+    hash_bytes = 160
 
     column: str = "text"
     """What is compared: text, url (the address of the document), or another column of strings.
@@ -80,19 +66,7 @@ class ExactDedup(ClusterStage):
 
     def passes(self) -> tuple[Pass, ...]:
         return (
-            Pass("hash", self.hash_cell, is_cell_alone=True),
-            _routing.merge_pass(
-                self,
-                {"hash/hashes": self._hashes()},
-                self.cut_routes_to_ranges,
-                done_with=self.unless_indexed("hash/hashes"),
-            ),
-            Pass(
-                "group",
-                self.group_range,
-                self.cut_ranges,
-                done_with=("route_hashes/", *self.unless_indexed("hash/hashes")),
-            ),
+            *self.first_passes(self.hash_cell, (), "group", self.group_range),
             *self.last_passes(),
         )
 
@@ -101,21 +75,16 @@ class ExactDedup(ClusterStage):
             held = 100 * volume.cell_documents
             disk = (25 + 60 * self.index) * volume.documents
             return Cost(volume.text_bytes / 450e6, unit_bytes=held, disk_bytes=disk)
-        if pass_name == "route_hashes":
-            ranges = _routing.num_ranges(volume, volume.documents, _ROW_BYTES)
-            size, cpu = volume.documents * _ROW_BYTES, volume.documents / 3e6
-            return _routing.cost_of_route(volume, ranges, size, cpu, 25 * volume.documents)
-        if pass_name == "group":
-            rows = volume.documents + self.references().rows("hashes")
-            return cost_of_range(volume, rows, _ROW_BYTES)
+        if pass_name in {"route_hashes", "group"}:
+            return self.cost_of_hashes(volume, pass_name, volume.documents, 25)
         return super().cost(volume, pass_name)
 
     def hash_cell(self, context: PassContext) -> None:
         """Write the hashes of a cell's documents, sorted by the first half."""
-        keys: list[NDArray[np.int64]] = []
-        highs: list[NDArray[np.uint64]] = []
-        lows: list[NDArray[np.uint64]] = []
-        priorities: list[NDArray[np.uint64]] = []
+        keys: list[Int64s] = []
+        highs: list[Uint64s] = []
+        lows: list[Uint64s] = []
+        priorities: list[Uint64s] = []
         ids: list[pa.Array] = []
         columns = {"id", *self.needs()} if self.index else set(self.needs())
         is_whole_text = self.column == "text" and self.normalize == "none"
@@ -132,7 +101,7 @@ class ExactDedup(ClusterStage):
             if self.index:
                 ids.append(view.column("id").filter(pa.array(has_value)))
         if keys:
-            hashes: dict[str, NDArray[Any]] = {
+            hashes: dict[str, AnyArray] = {
                 "hash": np.concatenate(highs),
                 "hash_low": np.concatenate(lows),
                 "key": np.concatenate(keys),
@@ -142,27 +111,13 @@ class ExactDedup(ClusterStage):
             context.write_shuffle("hashes", hashes)
             self.write_index(context, keys, ids)
 
-    def cut_ranges(self, plan: PassPlan) -> list[Unit]:
-        """Return hash ranges whose rows a task can hold."""
-        reference_rows = self.references().rows("hashes")
-        return _routing.hash_units(plan, "hash/hashes", _ROW_BYTES, reference_rows)
-
-    def cut_routes_to_ranges(self, plan: PassPlan) -> list[Unit]:
-        """Return groups of cells in ranges of hashes where there are very many, else none."""
-        ranges = self.cut_ranges(plan)
-        return _routing.ranges_if_many(plan, "hash/hashes", ranges, _ROW_BYTES)
-
-    def _hashes(self) -> pa.Schema:
+    def hash_schema(self) -> pa.Schema:
         more = [("priority", pa.uint64())] if self.has_priorities() else []
         return pa.schema([*_HASHES, *more])
 
     def group_range(self, context: PassContext) -> None:
         """Find the documents of a hash range that share their hash."""
-        low, high = context.unit.low, context.unit.high
-        run = _routing.merged(context, "hash/hashes")
-        rows = context.read_shuffle(run, low, high, self._hashes())
-        if self.against:
-            rows = self._with_references(rows, low, high)
+        rows = self.read_hashes(context)
         first_half, second_half, keys, *priorities = (numbers(column) for column in rows.columns)
         first = first_of_group(first_half, second_half, keys)
         sizes = np.bincount(first, minlength=len(first))
@@ -170,18 +125,10 @@ class ExactDedup(ClusterStage):
         chosen = [column[clustered] for column in priorities]
         write_clusters(context, rank(keys[clustered], keys[first[clustered]], *chosen))
 
-    def _with_references(self, rows: pa.Table, low: int, high: int) -> pa.Table:
-        """Return the rows, and those of reference runs that share a hash with one of them."""
-        references = self.references().matching("hashes", low, high, pa.schema(_HASHES), rows)
-        if self.has_priorities():
-            ignored = np.zeros(references.num_rows, np.uint64)  # reference runs come first anyway
-            references = references.append_column("priority", pa.array(ignored))
-        return pa.concat_tables([references, rows])
-
     def _column(self) -> str:
         return "origin" if self.column == _URL else self.column
 
-    def _values(self, view: View) -> tuple[Utf8, NDArray[np.bool_]]:
+    def _values(self, view: View) -> tuple[Utf8, Bools]:
         """Return what is compared, and which documents have it."""
         if self.column == "text":
             text, has_value = view.text, np.ones(view.num_docs, np.bool_)

@@ -10,14 +10,16 @@ apply (cells)          `repeated`, documents  sidecar, ledger
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
+from collections.abc import Iterator, Mapping
+from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 from pydantic import Field, model_validator
 
 from corpuskit.errors import UsageError
-from corpuskit.formats.batch import ByteSpans, frozen, numbers
+from corpuskit.formats.batch import ByteSpans, numbers
+from corpuskit.kernels.arrays import Bools, Bytes, Int32s, Int64s, Uint32s, Uint64s, frozen
 from corpuskit.kernels.filters.c4 import sentence_edges, sentence_spans
 from corpuskit.kernels.lines import (
     case_digits_table,
@@ -32,23 +34,10 @@ from corpuskit.kernels.lines import (
 )
 from corpuskit.kernels.ngrams import join_words
 from corpuskit.kernels.unionfind import first_of_group
-from corpuskit.stage import Cost
-from corpuskit.stages.dedup._segments import (
-    SegmentOutcome,
-    SegmentStage,
-    Shuffled,
-    cell_priorities,
-)
+from corpuskit.stage import Cost, PassContext, View, Volume
+from corpuskit.stages.dedup._segments import SegmentOutcome, SegmentStage, Shuffled, cell_priorities
 from corpuskit.text.simplify import simplify_texts
 from corpuskit.text.words import check_language, splitter
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from numpy.typing import NDArray
-
-    from corpuskit.stage import PassContext, View, Volume
-
 
 _UNCLEAR = "units_with_equal_first_hashes"
 """Counter of different segments of one cell: odds of 3e-8 per million segments."""
@@ -261,12 +250,11 @@ class LineDedup(SegmentStage):
 
     def _segments(self, view: View) -> TextSegments:
         return find_segments(
-            view, self.unit, self.normalize, self.scopes(view), self.window,
-            self.language,
-        )  # fmt: skip
+            view, self.unit, self.normalize, self.scopes(view), self.window, self.language
+        )
 
 
-Units = tuple["NDArray[np.int32]", "NDArray[np.int64]", "NDArray[np.int64]"]
+Units = tuple["Int32s", "Int64s", "Int64s"]
 """Of each unit: document in the batch, ascending; where it is in the buffer of the texts."""
 
 
@@ -281,14 +269,14 @@ class TextSegments(NamedTuple):
         firsts: the first unit of each segment; `window`: how many it has.
     """
 
-    docs: NDArray[np.int32]
-    compared: tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.int64]]
-    scopes: NDArray[np.uint64]
+    docs: Int32s
+    compared: tuple[Bytes, Int64s, Int64s]
+    scopes: Uint64s
     units: Units
-    firsts: NDArray[np.int64]
+    firsts: Int64s
     window: int
 
-    def cut(self, is_cut: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    def cut(self, is_cut: Bools) -> Bools:
         """Return which units are in a segment that goes."""
         if self.window == 1:
             return is_cut
@@ -302,7 +290,7 @@ def find_segments(
     view: View,
     kind: SegmentKind,
     normalize: Normalize,
-    scopes: NDArray[np.uint64],
+    scopes: Uint64s,
     window: int = 1,
     language: str = "en",
 ) -> TextSegments:
@@ -334,9 +322,7 @@ def find_segments(
     return TextSegments(frozen(docs[firsts]), runs, scopes, units, firsts, window)
 
 
-def _joined(
-    data: NDArray[np.uint8], starts: NDArray[np.int64], ends: NDArray[np.int64]
-) -> tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.int64]]:
+def _joined(data: Bytes, starts: Int64s, ends: Int64s) -> tuple[Bytes, Int64s, Int64s]:
     """Return units that follow one another with a space between any two."""
     bounds = np.append(starts, ends[-1:] if len(ends) else 0).astype(np.int64)
     slack = np.concatenate([data, np.zeros(8, np.uint8)])
@@ -391,7 +377,7 @@ class SegmentTally:
         if self._waiting > WAITING_SEGMENTS:
             self.totals()
 
-    def totals(self) -> tuple[NDArray[np.uint64], NDArray[np.uint32], NDArray[np.uint32]]:
+    def totals(self) -> tuple[Uint64s, Uint32s, Uint32s]:
         """Return the hashes of all different segments, sorted, and the count of each."""
         counts = np.ones(sum(map(len, self._high)), np.uint32)
         counts[: len(self._counts)] = self._counts
@@ -424,9 +410,9 @@ class Repeated:
 
     def __init__(
         self,
-        high: NDArray[np.uint64],
-        low: NDArray[np.uint32],
-        is_home: NDArray[np.bool_],
+        high: Uint64s,
+        low: Uint32s,
+        is_home: Bools,
         limits: SegmentLimits,
         *,
         by_document: bool,
@@ -438,7 +424,7 @@ class Repeated:
         self._holders = np.where(is_home, np.int64(-1), np.int64(-2))
         self._num_docs = 0
 
-    def find(self, segments: TextSegments) -> NDArray[np.bool_]:
+    def find(self, segments: TextSegments) -> Bools:
         """Return which segments of the next batch are repeated and do not stay."""
         is_repeated = find_repeated(
             *segments.compared, segments.docs, segments.scopes, *self._limits,

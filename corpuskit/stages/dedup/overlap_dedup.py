@@ -17,34 +17,21 @@ n-grams of a unit occur in earlier cells, so no pass holds a table of n-grams bu
 from __future__ import annotations
 
 import bisect
-from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
+from collections.abc import Iterator, Mapping
+from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 from pydantic import Field, model_validator
 
-from corpuskit.formats.batch import ByteSpans, frozen, numbers
+from corpuskit.formats.batch import ByteSpans, numbers
+from corpuskit.kernels.arrays import Int32s, Int64s, Uint64s, frozen
 from corpuskit.kernels.lines import cut_units, find_units
 from corpuskit.kernels.unionfind import first_of_group
 from corpuskit.kernels.words.boundaries import group_ngrams, unit_ngrams
-from corpuskit.stage import Cost
-from corpuskit.stages.dedup._segments import (
-    SegmentOutcome,
-    SegmentStage,
-    Shuffled,
-    cell_priorities,
-)
+from corpuskit.stage import Cost, PassContext, View, Volume
+from corpuskit.stages.dedup._segments import SegmentOutcome, SegmentStage, Shuffled, cell_priorities
 from corpuskit.text.words import boundary_classes
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from numpy.typing import NDArray
-
-    from corpuskit.stage import PassContext, View, Volume
-
-    Counts = NDArray[np.int64]
-
 
 _REPEATS = pa.schema([("unit", pa.int64()), ("count", pa.int64())])
 """How many n-grams of a unit occur in earlier units of its cell."""
@@ -199,7 +186,7 @@ class OverlapDedup(SegmentStage):
                 totals[chosen] = np.diff(self._ngrams(view, some)[0])
             yield view, self._measure(view, units, seen, totals)
 
-    def _measure(self, view: View, units: _Units, seen: Counts, totals: Counts) -> SegmentOutcome:
+    def _measure(self, view: View, units: _Units, seen: Int64s, totals: Int64s) -> SegmentOutcome:
         sums = np.bincount(units.docs, totals, view.num_docs)
         shares = np.bincount(units.docs, seen, view.num_docs) / np.maximum(sums, 1)
         columns = {"overlap": shares}
@@ -218,7 +205,7 @@ class OverlapDedup(SegmentStage):
         measured = np.stack([num_cut.astype(np.float64), shares, left])
         return SegmentOutcome(columns, codes, num_cut, ByteSpans(*spans), measured)
 
-    def _counts(self, context: PassContext) -> Counts:
+    def _counts(self, context: PassContext) -> Int64s:
         """Return how many n-grams of each unit of this cell are seen, up to the last such unit."""
         number, parts = context.unit.number, context.parts("hash/repeats")
         tables = [self.read_returned(context)]
@@ -237,7 +224,7 @@ class OverlapDedup(SegmentStage):
             return _Units.of(docs, offsets[:-1], offsets[1:])
         return _Units.of(*find_units(offsets, data, self.unit == "paragraph"))
 
-    def _ngrams(self, view: View, units: _Units) -> tuple[Counts, NDArray[np.uint64]]:
+    def _ngrams(self, view: View, units: _Units) -> tuple[Int64s, Uint64s]:
         """Return the n-grams of units: offsets, hashes."""
         scopes = frozen(self.scopes(view)[units.docs])
         least = self.ngram if self.min_words is None else self.min_words
@@ -249,11 +236,11 @@ class OverlapDedup(SegmentStage):
 class _Units(NamedTuple):
     """Units of a batch: document, and where they are in the buffer of the texts; all (U,)."""
 
-    docs: NDArray[np.int32]
-    starts: Counts
-    ends: Counts
+    docs: Int32s
+    starts: Int64s
+    ends: Int64s
 
     @classmethod
-    def of(cls, docs: NDArray[np.int32], starts: Counts, ends: Counts) -> _Units:
+    def of(cls, docs: Int32s, starts: Int64s, ends: Int64s) -> _Units:
         """Return units as kernels take them."""
         return cls(frozen(docs), frozen(starts), frozen(ends))

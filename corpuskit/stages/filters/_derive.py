@@ -15,10 +15,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import ArrayLike
 
 from corpuskit.errors import UsageError
 from corpuskit.stage.view import View
@@ -27,15 +30,7 @@ from corpuskit.stages.filters.fineweb_quality import FinewebQuality
 from corpuskit.stages.filters.gopher_quality import GopherQuality
 from corpuskit.stages.filters.gopher_repetition import GopherRepetition
 from corpuskit.stages.sequences.tokenize.tools import TextReader, find_files
-from corpuskit.text.words import splitter
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
-
-    from numpy.typing import ArrayLike
-
-    from corpuskit.text.words import WordSplit
+from corpuskit.text.words import WordSplit, splitter
 
 _STEP = 1e-4
 _BINS = 1 << 18

@@ -1,30 +1,25 @@
-"""Parameters that differ from language to language: one YAML file each, in FineWeb2's shape."""
+"""Filters whose parameters differ by language: one YAML file each, in FineWeb2's shape."""
 
 from __future__ import annotations
 
 import functools
 import glob
 import re
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeVar
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from corpuskit import yamlreader
 from corpuskit.errors import UsageError, listing, suggest
-from corpuskit.stage.view import Outcome
-from corpuskit.stages._numbers import check_strings
+from corpuskit.paths import PathText
+from corpuskit.stage import Known, Outcome, View
+from corpuskit.stages._numbers import check_strings, rows_by_value
+from corpuskit.stages.filters._measured import MeasuredFilter
 from corpuskit.text.languages import common_codes, full_name, names_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    import pyarrow as pa
-    from numpy.typing import NDArray
-
-    from corpuskit.stage import Known
-    from corpuskit.stage.view import View
+from corpuskit.text.words import WordSplit, check_language, libraries
 
 LABEL = "language.label"
 UNKNOWN = "unknown_language"
@@ -43,24 +38,66 @@ KEYS = frozenset(
 and `language`, the language to split words by where that is not the label itself."""
 
 
-class PerLanguage(Protocol):
-    """A `LanguageFilter`, as far as these functions know it."""
+class LanguageFilter(MeasuredFilter):
+    """A filter that counts words, whose parameters may differ from language to language."""
 
-    rules: ClassVar[tuple[str, ...]]
     keys: ClassVar[Mapping[str, str]]
+    """Key in FineWeb2's file of a language -> parameter."""
 
-    @property
-    def per_language(self) -> str | None: ...
-    @property
-    def language_column(self) -> str: ...
-    @property
-    def unknown_language(self) -> OnUnknown: ...
-    def threshold(self, rule: str) -> float: ...
-    def decide(self, view: View) -> Outcome: ...
-    def model_dump(self) -> dict[str, Any]: ...
+    words: WordSplit = "spacy"
+    """How text is split into words; `spacy` as the reference does."""
+    language: str = Field("en", min_length=1)
+    """Language by whose rules spaCy splits."""
+    per_language: PathText | None = Field(None, min_length=1)
+    """Folder with a file of parameters for each language, such as deu_Latn.yml (FineWeb2's shape),
+    or a pattern such as configs/{language}.yml."""
+    language_column: str = Field(LABEL, min_length=1)
+    """Column that tells the language of a document."""
+    unknown_language: OnUnknown = "error"
+    """What becomes of a document whose language has no file; `defaults`: the parameters here."""
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        cls.rules = (*cls.rules, UNKNOWN)
 
-S = TypeVar("S", bound=PerLanguage)
+    def check_splits(self, *, needs_words: bool = True) -> Self:
+        """Check the parameters above; for validators.
+
+        Args:
+            needs_words: whether text is split by `words` and `language`.
+
+        Raises:
+            ValueError: `per_language` does not do, or would fit no single bound that is tuned.
+            UsageError: the language cannot be split.
+        """
+        if self.per_language is not None:
+            check_pattern(self.per_language)
+            if self.measures:
+                raise ValueError(
+                    "measures: bounds that depend on the language cannot be tuned. Leave out "
+                    "per_language, or measure one language at a time"
+                )
+        elif needs_words:
+            check_language(self.words, self.language)
+        return self
+
+    def files(self) -> tuple[str, ...]:
+        return () if self.per_language is None else language_files(self)
+
+    def libraries(self) -> tuple[str, ...]:
+        return libraries(self.words, self.language if self.per_language is None else None)
+
+    def needs(self) -> tuple[str, ...]:
+        return () if self.per_language is None else (self.language_column,)
+
+    def check(self, known: Known) -> None:
+        if self.per_language is not None:
+            check_labels(self, known)
+
+    def apply(self, view: View) -> Outcome:
+        if self.per_language is None:
+            return self.decide(view)
+        return decide_by_language(self, view)
 
 
 def check_pattern(per_language: str) -> None:
@@ -76,7 +113,7 @@ def check_pattern(per_language: str) -> None:
             )
 
 
-def language_files(stage: PerLanguage) -> tuple[str, ...]:
+def language_files(stage: LanguageFilter) -> tuple[str, ...]:
     """Return the paths of all files of a folder or pattern, all of them checked.
 
     Raises:
@@ -115,7 +152,7 @@ def files_in(per_language: str, parameter: str = "per_language") -> Mapping[str,
     return files
 
 
-def check_labels(stage: PerLanguage, known: Known) -> None:
+def check_labels(stage: LanguageFilter, known: Known) -> None:
     """Check that every language that a document can have by then has a file that serves.
 
     Raises:
@@ -157,7 +194,7 @@ def file_of(per_language: str, label: str | None) -> Path | None:
     return None
 
 
-def decide_by_language(stage: PerLanguage, view: View) -> Outcome:
+def decide_by_language(stage: LanguageFilter, view: View) -> Outcome:
     """Decide each document with the parameters of its language; outcomes come back in order.
 
     Args:
@@ -169,7 +206,7 @@ def decide_by_language(stage: PerLanguage, view: View) -> Outcome:
     """
     codes = np.zeros(view.num_docs, np.uint8)
     values, bounds = np.full(view.num_docs, np.nan), np.full(view.num_docs, np.nan)
-    for label, rows in _groups(view.column(stage.language_column)):
+    for label, rows in rows_by_value(view.column(stage.language_column)):
         chosen = _stage_of(stage, label)
         if chosen is not None:
             # A whole view keeps the facts that stages share.
@@ -182,14 +219,6 @@ def decide_by_language(stage: PerLanguage, view: View) -> Outcome:
         elif stage.unknown_language == "drop":
             codes[rows] = stage.rules.index(UNKNOWN) + 1
     return Outcome(codes=codes, values=values, bounds=bounds)
-
-
-def _groups(labels: pa.Array) -> Iterator[tuple[str | None, NDArray[np.int64]]]:
-    coded = labels.dictionary_encode()
-    numbers = coded.indices.fill_null(-1).to_numpy(zero_copy_only=False)
-    for number in np.unique(numbers).tolist():
-        label = coded.dictionary[number].as_py() if number >= 0 else None
-        yield label, np.flatnonzero(numbers == number)
 
 
 def is_pattern(path: str) -> bool:
@@ -205,7 +234,7 @@ def _patterns(per_language: str) -> tuple[str, ...]:
     return str(folder / f"{_PLACE}.yml"), str(folder / f"{_PLACE}.yaml")
 
 
-def _check_file(stage: PerLanguage, path: Path) -> None:
+def _check_file(stage: LanguageFilter, path: Path) -> None:
     changes = _changes(stage, content_of(path))
     # Whether its words can be split is asked for languages that occur.
     if getattr(stage, "variant", "datatrove") == "datatrove":
@@ -213,7 +242,7 @@ def _check_file(stage: PerLanguage, path: Path) -> None:
     _validated(stage, changes, f"{path}: ")
 
 
-def _stage_of(stage: S, label: str | None) -> S | None:
+def _stage_of(stage: LanguageFilter, label: str | None) -> LanguageFilter | None:
     """Return the stage with the parameters of a language; None if there are none."""
     assert stage.per_language is not None, "asked for by the caller"
     path = file_of(stage.per_language, label)
@@ -229,7 +258,7 @@ def _stage_of(stage: S, label: str | None) -> S | None:
     return None
 
 
-def _with(stage: S, path: Path, label: str) -> S:
+def _with(stage: LanguageFilter, path: Path, label: str) -> LanguageFilter:
     given = content_of(path)
     changes = _changes(stage, given)
     if getattr(stage, "words", "") == "spacy":
@@ -237,14 +266,14 @@ def _with(stage: S, path: Path, label: str) -> S:
     return _validated(stage, changes, f"{path}: ")
 
 
-def _changes(stage: PerLanguage, given: Mapping[str, Any]) -> dict[str, Any]:
+def _changes(stage: LanguageFilter, given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the parameters that a file gives.
 
     A parameter that may be null is null where the file says 0 or less, as in the reference; other
     keys of KEYS are for other stages.
     """
     changes: dict[str, Any] = {}
-    fields = type(stage).model_fields  # type: ignore[attr-defined]
+    fields = type(stage).model_fields
     for key, name in stage.keys.items():
         if key in given:
             value = given[key]
@@ -257,7 +286,7 @@ def _nullable(field: Any) -> bool:
     return type(None) in getattr(field.annotation, "__args__", ())
 
 
-def _validated(stage: S, changes: Mapping[str, Any], place: str) -> S:
+def _validated(stage: LanguageFilter, changes: Mapping[str, Any], place: str) -> LanguageFilter:
     """Return a copy with changes, which decides alone.
 
     Raises:

@@ -6,25 +6,17 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
-from pydantic import Field
 
-from corpuskit.paths import PathText
-from corpuskit.stage import Outcome, StreamingStage
-from corpuskit.stages.filters import _languages
-from corpuskit.stages.filters._languages import LABEL, UNKNOWN, OnUnknown
-from corpuskit.text.words import WordSplit, check_language, libraries
+from corpuskit.stage import Outcome, StreamingStage, View
 
 if TYPE_CHECKING:
-    from typing import Self
-
-    from numpy.typing import NDArray
     from pydantic import GetJsonSchemaHandler
     from pydantic.json_schema import JsonSchemaValue
     from pydantic_core import CoreSchema
 
-    from corpuskit.stage import Known, View
+    from corpuskit.kernels.arrays import Float64s
 
-    Measured = Mapping[str, NDArray[np.float64]]
+    Measured = Mapping[str, Float64s]
 
 
 class Rule(NamedTuple):
@@ -93,65 +85,3 @@ class MeasuredFilter(StreamingStage):
     def measure(self, view: View) -> Measured:
         """Return the numbers that the table names, (N,) each; for filters that do not `decide`."""
         raise NotImplementedError
-
-
-class LanguageFilter(MeasuredFilter):
-    """A filter that counts words, whose parameters may differ from language to language."""
-
-    keys: ClassVar[Mapping[str, str]]
-    """Key in FineWeb2's file of a language -> parameter."""
-
-    words: WordSplit = "spacy"
-    """How text is split into words; `spacy` as the reference does."""
-    language: str = Field("en", min_length=1)
-    """Language by whose rules spaCy splits."""
-    per_language: PathText | None = Field(None, min_length=1)
-    """Folder with a file of parameters for each language, such as deu_Latn.yml (FineWeb2's shape),
-    or a pattern such as configs/{language}.yml."""
-    language_column: str = Field(LABEL, min_length=1)
-    """Column that tells the language of a document."""
-    unknown_language: OnUnknown = "error"
-    """What becomes of a document whose language has no file; `defaults`: the parameters here."""
-
-    def __init_subclass__(cls, **options: Any) -> None:
-        super().__init_subclass__(**options)
-        cls.rules = (*cls.rules, UNKNOWN)
-
-    def check_splits(self, *, needs_words: bool = True) -> Self:
-        """Check the parameters above; for validators.
-
-        Args:
-            needs_words: whether text is split by `words` and `language`.
-
-        Raises:
-            ValueError: `per_language` does not do, or would fit no single bound that is tuned.
-            UsageError: the language cannot be split.
-        """
-        if self.per_language is not None:
-            _languages.check_pattern(self.per_language)
-            if self.measures:
-                raise ValueError(
-                    "measures: bounds that depend on the language cannot be tuned. Leave out "
-                    "per_language, or measure one language at a time"
-                )
-        elif needs_words:
-            check_language(self.words, self.language)
-        return self
-
-    def files(self) -> tuple[str, ...]:
-        return () if self.per_language is None else _languages.language_files(self)
-
-    def libraries(self) -> tuple[str, ...]:
-        return libraries(self.words, self.language if self.per_language is None else None)
-
-    def needs(self) -> tuple[str, ...]:
-        return () if self.per_language is None else (self.language_column,)
-
-    def check(self, known: Known) -> None:
-        if self.per_language is not None:
-            _languages.check_labels(self, known)
-
-    def apply(self, view: View) -> Outcome:
-        if self.per_language is None:
-            return self.decide(view)
-        return _languages.decide_by_language(self, view)

@@ -3,30 +3,23 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, ClassVar, Literal
+from collections.abc import Iterator, Mapping
+from typing import ClassVar, Literal
 
 import numpy as np
 import pyarrow as pa
 from pydantic import Field, model_validator
 
 from corpuskit.errors import DataError, UsageError, listing, suggest
-from corpuskit.kernels.filters.wordlist import compile_words, count_entries
+from corpuskit.kernels.arrays import Bytes, Int64s
+from corpuskit.kernels.filters.wordlist import WordList, compile_words, count_entries
 from corpuskit.kernels.folding import lower_texts
 from corpuskit.kernels.hashing import xxh64
 from corpuskit.paths import PathText
-from corpuskit.stage import Cost, Example, Outcome, StreamingStage
-from corpuskit.stages._numbers import check_strings
+from corpuskit.stage import Example, Known, Outcome, StreamingStage, View
+from corpuskit.stages._numbers import check_strings, rows_by_value
 from corpuskit.stages.filters._lists import read_entries, versions
 from corpuskit.text.languages import common_codes, full_name, names_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from numpy.typing import NDArray
-
-    from corpuskit.kernels.filters.wordlist import WordList
-    from corpuskit.stage import Known, View, Volume
 
 _UNSPACED = frozenset({"ja", "th", "zh"})
 """Languages written without spaces: entries are found anywhere, not only as words."""
@@ -57,6 +50,7 @@ class BadWords(StreamingStage):
 
     rules: ClassVar[tuple[str, ...]] = (_RULE,)
     bounds: ClassVar[Mapping[str, str]] = {_RULE: "max_count"}
+    text_speed: ClassVar[float] = 250e6
     examples: ClassVar[tuple[Example, ...]] = (
         Example("A careful, thorough piece of work.", None, _SHOWN),
         Example("What a slapdash piece of work.", _RULE, _SHOWN),
@@ -133,12 +127,9 @@ class BadWords(StreamingStage):
     def adds(self) -> Mapping[str, pa.DataType]:
         return {"count": pa.int64()}
 
-    def cost(self, volume: Volume, pass_name: str = "") -> Cost:
-        return Cost(cpu_seconds=volume.text_bytes / 250e6)
-
     def apply(self, view: View) -> Outcome:
         counts = np.zeros(view.num_docs, np.int64)
-        lower: tuple[NDArray[np.int64], NDArray[np.uint8]] | None = None
+        lower: tuple[Int64s, Bytes] | None = None
         for language, rows in self._by_language(view):
             listed = self._listed(language)
             if listed is None:
@@ -180,16 +171,14 @@ class BadWords(StreamingStage):
         codes = {*self._paths, *([self.language] if self.entries else [])}
         return next((name for name in names_of(label) if name in codes), None)
 
-    def _by_language(self, view: View) -> Iterator[tuple[str, NDArray[np.int64]]]:
+    def _by_language(self, view: View) -> Iterator[tuple[str, Int64s]]:
         """Yield each language that occurs, with its rows."""
         if self.language_column is None:
             yield self.language, np.arange(view.num_docs)
             return
         column = view.column(self.language_column).cast(pa.string()).fill_null(self.language)
-        coded = column.dictionary_encode()
-        codes = coded.indices.to_numpy(zero_copy_only=False)
-        for code, language in enumerate(coded.dictionary.to_pylist()):
-            yield language, np.flatnonzero(codes == code)
+        for language, rows in rows_by_value(column):
+            yield str(language), rows
 
     def _stays(self, view: View, row: int) -> bool:
         """Return whether a document is among those that stay: by seed and text alone."""

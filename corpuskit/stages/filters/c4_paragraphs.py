@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Mapping
+from typing import ClassVar
 
 import numpy as np
 from pydantic import Field
 
+from corpuskit.kernels.arrays import Float64s
 from corpuskit.kernels.filters.c4 import count_long_lines
-from corpuskit.stage import Cost, Example
+from corpuskit.stage import Example, View
 from corpuskit.stages.filters._measured import MeasuredFilter, Rule
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from numpy.typing import NDArray
-
-    from corpuskit.stage import View, Volume
 
 
 class C4Paragraphs(MeasuredFilter):
@@ -30,6 +25,7 @@ class C4Paragraphs(MeasuredFilter):
     """
 
     table: ClassVar[tuple[Rule, ...]] = (Rule("too_few_paragraphs", below="min_paragraphs"),)
+    text_speed: ClassVar[float] = 1e9
     examples: ClassVar[tuple[Example, ...]] = (
         Example("\n".join(["long " * 40] * 3)),
         Example("\n".join(["long " * 40, "short", "long " * 40]), "too_few_paragraphs"),
@@ -40,10 +36,7 @@ class C4Paragraphs(MeasuredFilter):
     min_paragraph_chars: int = Field(200, ge=0)
     """A line of at least this many characters is long."""
 
-    def cost(self, volume: Volume, pass_name: str = "") -> Cost:
-        return Cost(cpu_seconds=volume.text_bytes / 1e9)
-
-    def measure(self, view: View) -> Mapping[str, NDArray[np.float64]]:
+    def measure(self, view: View) -> Mapping[str, Float64s]:
         offsets, data = view.text
         num = count_long_lines(offsets, data, self.min_paragraph_chars)
         return {"too_few_paragraphs": num.astype(np.float64)}

@@ -4,30 +4,26 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from pydantic import Field, model_validator
 
 from corpuskit.formats.batch import Utf8
+from corpuskit.kernels.arrays import Bytes, Float64s, Int64s, join_bytes
 from corpuskit.kernels.filters.c4 import (
     RULES,
     UNKNOWN,
+    LineDraft,
     LineTests,
     count_breaks,
     rewrite_lines,
     sentence_edges,
     strip_texts,
 )
-from corpuskit.stage import Cost, Example, Outcome, Spans, StreamingStage
+from corpuskit.kernels.words.lexicon import Words
+from corpuskit.stage import Example, Outcome, Spans, StreamingStage, View
 from corpuskit.text.words import check_language, splitter
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from corpuskit.kernels.filters.c4 import LineDraft
-    from corpuskit.kernels.words.lexicon import Words
-    from corpuskit.stage import View, Volume
 
 _BREAKS_SPACY = b"IS_ALPHA"
 _TOO_FEW = np.uint8(1 + RULES.index("too_few_sentences"))
@@ -66,6 +62,7 @@ class C4Quality(StreamingStage):
         "too_long_word": "max_word_length",
         "too_few_words": "min_words_per_line",
     }
+    text_speed: ClassVar[float] = 100e6
     examples: ClassVar[tuple[Example, ...]] = (
         Example(_FIVE),
         Example(f"{_FIVE}\nLorem ipsum dolor sit amet.", "lorem_ipsum"),
@@ -119,9 +116,6 @@ class C4Quality(StreamingStage):
     def libraries(self) -> tuple[str, ...]:
         return ("datatrove", "spacy") if self._needs_words() else ()
 
-    def cost(self, volume: Volume, pass_name: str = "") -> Cost:
-        return Cost(cpu_seconds=volume.text_bytes / 100e6)
-
     def apply(self, view: View) -> Outcome:
         draft = self._draft(view)
         codes, facts = draft.codes, {}
@@ -168,7 +162,7 @@ class C4Quality(StreamingStage):
         )
         return rewrite_lines(offsets, data, tests, sentences)
 
-    def _count_again(self, draft: LineDraft, breaks: NDArray[np.int64]) -> None:
+    def _count_again(self, draft: LineDraft, breaks: Int64s) -> None:
         """Count the documents that hold the word IS_ALPHA, as the reference does: line by line.
 
         Its tokenizer fails on that word; it then takes it out of the line and tries again.
@@ -182,9 +176,7 @@ class C4Quality(StreamingStage):
                     count = count_breaks(*self._split(line.replace(_BREAKS_SPACY, b"")))[0]
                 breaks[row] += count
 
-    def _find_again(
-        self, text: Utf8, bounds: NDArray[np.int64], edges: NDArray[np.int64]
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def _find_again(self, text: Utf8, bounds: Int64s, edges: Int64s) -> tuple[Int64s, Int64s]:
         """Find the sentences of documents that hold the word IS_ALPHA, as the reference does.
 
         It looks for them in the text without that word, and cuts the whole text at these places.
@@ -203,16 +195,12 @@ class C4Quality(StreamingStage):
         sizes = [len(part) for part in by_row]
         return np.cumsum([0, *sizes], dtype=np.int64), np.concatenate(by_row)
 
-    def _split(self, text: bytes) -> tuple[NDArray[np.int64], NDArray[np.uint8], Words]:
+    def _split(self, text: bytes) -> tuple[Int64s, Bytes, Words]:
         """Return one text as buffers, and its words."""
-        offsets = np.array([0, len(text)])
-        data = np.frombuffer(text + b"\0", np.uint8)
-        offsets.flags.writeable = False
+        offsets, data = join_bytes([text], b"\0")
         return offsets, data, splitter("spacy", self.language)(offsets, data)
 
-    def _measures(
-        self, codes: NDArray[np.uint8], num_sentences: NDArray[np.float64]
-    ) -> dict[str, Any]:
+    def _measures(self, codes: Bytes, num_sentences: Float64s) -> dict[str, Any]:
         """Return what each rule that was asked measured; NaN where an earlier one ended it."""
         measured = {
             rule: (codes == code).astype(np.float64)
@@ -223,5 +211,5 @@ class C4Quality(StreamingStage):
         return measured
 
 
-def _leads(data: NDArray[np.uint8]) -> NDArray[np.int64]:
+def _leads(data: Bytes) -> Int64s:
     return np.flatnonzero(data & 0xC0 != 0x80)

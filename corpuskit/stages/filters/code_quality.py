@@ -5,25 +5,21 @@ from __future__ import annotations
 import html
 import inspect
 import re
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Mapping
+from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 from pydantic import Field
 
+from corpuskit.formats.batch import Utf8
+from corpuskit.kernels.arrays import Float64s
 from corpuskit.kernels.filters.code import BASE64, ESCAPES, HEXADECIMAL, MEASURES, measure_code
-from corpuskit.stage import Cost, Example
+from corpuskit.stage import Example, Known, View
 from corpuskit.stages._numbers import check_numbers, check_strings, to_numbers, to_strings
 from corpuskit.stages.filters._measured import MeasuredFilter, Rule
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from numpy.typing import NDArray
-
-    from corpuskit.formats.batch import Utf8
-    from corpuskit.stage import Known, View, Volume
 
 _ENCODED = {
     BASE64: re.compile(r"[a-zA-Z0-9+/\n=]{64,}"),
@@ -105,6 +101,7 @@ class CodeQuality(MeasuredFilter):
         Rule("encoded", "encoded_ratio", above="max_encoded_ratio"),
         Rule("generated"),
     )
+    text_speed: ClassVar[float] = 60e6
     examples: ClassVar[tuple[Example, ...]] = (
         Example(_CODE, None, {"language": "python", "min_comment_ratio": 0.01}),
         Example('{"a": 1}', "too_short", {"language": "json", "min_chars": 50}),
@@ -186,10 +183,7 @@ class CodeQuality(MeasuredFilter):
         if self.token_column is not None:
             check_numbers(known, "token_column", self.token_column)
 
-    def cost(self, volume: Volume, pass_name: str = "") -> Cost:
-        return Cost(cpu_seconds=volume.text_bytes / 60e6)
-
-    def measure(self, view: View) -> Mapping[str, NDArray[np.float64]]:
+    def measure(self, view: View) -> Mapping[str, Float64s]:
         text, languages = view.text, self._languages(view)
         measured = dict(zip(MEASURES, view.fact(measure_code), strict=True))
         chars, is_wide = measured["num_chars"], np.isin(languages, _WIDE)
@@ -251,9 +245,7 @@ def _head(text: Utf8, row: int) -> str:
     return data[: max(end, 400)].decode("utf-8", "ignore")
 
 
-def _measure_encoded(
-    text: Utf8, chars: NDArray[np.float64], measured: dict[str, NDArray[np.float64]]
-) -> None:
+def _measure_encoded(text: Utf8, chars: Float64s, measured: dict[str, Float64s]) -> None:
     """Add the longest piece of encoded data, and its share of all characters."""
     kinds = measured["encoded_kinds"].astype(np.int64)
     longest, share = np.zeros(len(chars)), np.zeros(len(chars))

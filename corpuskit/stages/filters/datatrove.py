@@ -17,20 +17,18 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
-from pydantic import Field, field_validator
+from pydantic import Field, ValidationInfo, field_validator
 
 from corpuskit.closure import closure, is_library
 from corpuskit.errors import UsageError, suggest
 from corpuskit.formats.batch import utf8, without_surrogates
-from corpuskit.stage import Cost, Example, Outcome, Spans, StreamingStage
+from corpuskit.stage import Example, Known, Outcome, Spans, StreamingStage, View
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from datatrove.data import Document
-    from pydantic import ValidationInfo
 
-    from corpuskit.stage import Known, View, Volume
 
 _FILTERS = "datatrove.pipeline.filters"
 _REGEX = {"step": f"{_FILTERS}.RegexFilter", "params": {"regex_exp": r"a\.a|b"}}
@@ -74,6 +72,7 @@ class Datatrove(StreamingStage):
     """
 
     rules: ClassVar[tuple[str, ...]] = ("dropped", "error", "rewritten")
+    text_speed: ClassVar[float] = 2e6
     examples: ClassVar[tuple[Example, ...]] = (
         Example("kept", None, _REGEX),
         Example("a.a", "dropped", _REGEX),
@@ -132,9 +131,6 @@ class Datatrove(StreamingStage):
 
     def adds(self) -> Mapping[str, pa.DataType]:
         return {"metadata": pa.string()}
-
-    def cost(self, volume: Volume, pass_name: str = "") -> Cost:
-        return Cost(cpu_seconds=volume.text_bytes / 2e6)
 
     def apply(self, view: View) -> Outcome:
         documents = list(_documents(view))

@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import Annotated, ClassVar, Self
 
 import numpy as np
 from pydantic import AfterValidator, Field, model_validator
 
+from corpuskit.kernels.arrays import Float64s
 from corpuskit.kernels.filters.fineweb import MEASURES, measure_lines
 from corpuskit.kernels.utf8 import TERMINAL
-from corpuskit.stage import Cost, Example
-from corpuskit.stages.filters._languages import UNKNOWN
-from corpuskit.stages.filters._measured import LanguageFilter, Rule
+from corpuskit.stage import Example, View
+from corpuskit.stages.filters._languages import UNKNOWN, LanguageFilter
+from corpuskit.stages.filters._measured import Rule
 from corpuskit.text.words import splitter
-
-if TYPE_CHECKING:
-    from typing import Self
-
-    from numpy.typing import NDArray
-
-    from corpuskit.stage import View, Volume
 
 
 def _one_char(value: str) -> str:
@@ -65,6 +59,7 @@ class FinewebQuality(LanguageFilter):
         "char_duplicates_ratio": "max_char_dup_ratio",
         "new_line_ratio": "max_newline_ratio",
     }
+    text_speed: ClassVar[float] = 120e6
     examples: ClassVar[tuple[Example, ...]] = (
         Example(_LINE),
         Example(" \n\t\n", "empty"),
@@ -98,10 +93,7 @@ class FinewebQuality(LanguageFilter):
     def _check_language(self) -> Self:
         return self.check_splits(needs_words=self.max_newline_ratio is not None or self.measures)
 
-    def cost(self, volume: Volume, pass_name: str = "") -> Cost:
-        return Cost(cpu_seconds=volume.text_bytes / 120e6)
-
-    def measure(self, view: View) -> Mapping[str, NDArray[np.float64]]:
+    def measure(self, view: View) -> Mapping[str, Float64s]:
         stop_chars = TERMINAL if self.stop_chars is None else self.stop_chars
         offsets, data = view.text
         table = measure_lines(offsets, data, stop_chars, self.short_line_chars)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
+from corpuskit.kernels.arrays import Float64s
 from corpuskit.kernels.filters.quality import (
     MEASURES,
     measure_dclm_quality,
@@ -14,18 +15,10 @@ from corpuskit.kernels.filters.quality import (
     measure_quality,
     measure_spaced_quality,
 )
-from corpuskit.stage import Cost, Example
-from corpuskit.stages.filters._languages import UNKNOWN
-from corpuskit.stages.filters._measured import LanguageFilter, Rule
+from corpuskit.stage import Example, View
+from corpuskit.stages.filters._languages import UNKNOWN, LanguageFilter
+from corpuskit.stages.filters._measured import Rule
 from corpuskit.text.words import splitter
-
-if TYPE_CHECKING:
-    from typing import Self
-
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from corpuskit.stage import View, Volume
 
 
 def _one_word(value: str) -> str:
@@ -97,6 +90,7 @@ class GopherQuality(LanguageFilter):
         "min_stop_words": "min_stop_words",
         "stopwords": "stop_words",
     }
+    text_speed: ClassVar[float] = 100e6
     examples: ClassVar[tuple[Example, ...]] = (
         Example(_PROSE * 4),
         Example("Too short.", "gopher_short_doc"),
@@ -162,10 +156,7 @@ class GopherQuality(LanguageFilter):
     def libraries(self) -> tuple[str, ...]:
         return super().libraries() if self.variant == "datatrove" else ()
 
-    def cost(self, volume: Volume, pass_name: str = "") -> Cost:
-        return Cost(cpu_seconds=volume.text_bytes / 100e6)
-
-    def measure(self, view: View) -> Mapping[str, NDArray[np.float64]]:
+    def measure(self, view: View) -> Mapping[str, Float64s]:
         stop_words = tuple(dict.fromkeys(self.stop_words))
         if self.variant == "datatrove" and self.words == "whitespace":
             table = measure_spaced_quality(*view.text, stop_words)

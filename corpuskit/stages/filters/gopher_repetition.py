@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
+from corpuskit.kernels.arrays import Bools
 from corpuskit.kernels.filters.repetition import (
     LONGEST,
     MEASURES,
@@ -15,17 +16,10 @@ from corpuskit.kernels.filters.repetition import (
     measure_repetition,
     measure_variant,
 )
-from corpuskit.stage import Cost, Example, Outcome
-from corpuskit.stages.filters._languages import UNKNOWN
-from corpuskit.stages.filters._measured import LanguageFilter, Rule
+from corpuskit.stage import Example, Outcome, View
+from corpuskit.stages.filters._languages import UNKNOWN, LanguageFilter
+from corpuskit.stages.filters._measured import Rule
 from corpuskit.text.words import splitter
-
-if TYPE_CHECKING:
-    from typing import Self
-
-    from numpy.typing import NDArray
-
-    from corpuskit.stage import View, Volume
 
 
 def _as_mapping(value: Any) -> Any:
@@ -111,6 +105,7 @@ class GopherRepetition(LanguageFilter):
         "top_n_grams": "max_top_ngram_ratios",
         "dup_n_grams": "max_dup_ngram_ratios",
     }
+    text_speed: ClassVar[float] = 70e6
     examples: ClassVar[tuple[Example, ...]] = (
         Example(_PROSE),
         Example("", "empty"),
@@ -124,9 +119,7 @@ class GopherRepetition(LanguageFilter):
         ),
         *(
             Example(
-                "one two " * 12,
-                f"duplicated_{n}_n_grams",
-                _only("max_dup_ngram_ratios", {n: 0.1}),
+                "one two " * 12, f"duplicated_{n}_n_grams", _only("max_dup_ngram_ratios", {n: 0.1})
             )
             for n in _LENGTHS
         ),
@@ -167,9 +160,6 @@ class GopherRepetition(LanguageFilter):
     def libraries(self) -> tuple[str, ...]:
         return super().libraries() if self.variant == "datatrove" else ()
 
-    def cost(self, volume: Volume, pass_name: str = "") -> Cost:
-        return Cost(cpu_seconds=volume.text_bytes / 70e6)
-
     def decide(self, view: View) -> Outcome:
         """Decide while measuring: the kernel stops at the first rule that fails."""
         names = [rule.name for rule in self.table]
@@ -187,7 +177,7 @@ class GopherRepetition(LanguageFilter):
             measured = {names[k]: outcome.measured[k] for k in np.flatnonzero(stored).tolist()}
         return Outcome(codes=outcome.codes, values=outcome.values, measures=measured)
 
-    def _stored(self) -> NDArray[np.bool_]:
+    def _stored(self) -> Bools:
         """Return which measures are stored: of runs, those of the lengths that are named."""
         stored = np.zeros(len(MEASURES), np.bool_)
         stored[:5] = True

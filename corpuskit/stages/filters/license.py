@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from collections.abc import Mapping
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 import pyarrow as pa
 from pydantic import AfterValidator, Field
 
-from corpuskit.stage import Cost, Example, Outcome, StreamingStage
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from corpuskit.stage import View, Volume
+from corpuskit.stage import Cost, Example, Outcome, StreamingStage, View, Volume
 
 _TAG = re.compile(rb"SPDX-License-Identifier:[ \t]*([^\r\n]*)")
 _MENTION = re.compile(rb"icense|LICENSE|ermission|edistribution|unencumbered|licdomain")

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Mapping
+from typing import ClassVar
 
 from pydantic import Field
 
+from corpuskit.kernels.arrays import Bools, Float64s
 from corpuskit.kernels.filters.code import MEASURES, measure_code
-from corpuskit.stage import Cost, Example
+from corpuskit.stage import Example, View
 from corpuskit.stages.filters._measured import MeasuredFilter, Rule
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from corpuskit.stage import View, Volume
 
 _PROSE = "A line of prose with words.\n"
 
@@ -35,6 +29,7 @@ class LineRatios(MeasuredFilter):
         Rule("too_many_digits", "digit_ratio", above="max_digit_ratio"),
         Rule("too_many_table_lines", "table_line_ratio", above="max_table_line_ratio"),
     )
+    text_speed: ClassVar[float] = 90e6
     examples: ClassVar[tuple[Example, ...]] = (
         Example(_PROSE * 3),
         Example(f"{_PROSE}12 345 678 90\n31.4 27.1 16.1", "too_many_digits"),
@@ -46,12 +41,9 @@ class LineRatios(MeasuredFilter):
     max_table_line_ratio: float | None = Field(0.3, ge=0, le=1)
     """Share of lines between two pipes from which on a document goes."""
 
-    def cost(self, volume: Volume, pass_name: str = "") -> Cost:
-        return Cost(cpu_seconds=volume.text_bytes / 90e6)
-
-    def fails(self, rule: str, values: NDArray[np.float64]) -> NDArray[np.bool_]:
+    def fails(self, rule: str, values: Float64s) -> Bools:
         """Return which values reach a bound; without one, none does."""
         return values >= self.threshold(rule)
 
-    def measure(self, view: View) -> Mapping[str, NDArray[np.float64]]:
+    def measure(self, view: View) -> Mapping[str, Float64s]:
         return dict(zip(MEASURES, view.fact(measure_code), strict=True))

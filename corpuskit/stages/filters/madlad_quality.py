@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Mapping
+from typing import ClassVar
 
 import numpy as np
 from pydantic import Field
 
+from corpuskit.kernels.arrays import Bools, Float64s
 from corpuskit.kernels.filters.madlad import (
     count_sentences,
     find_cursed,
     find_lists,
     split_sentences,
 )
-from corpuskit.stage import Cost, Example
+from corpuskit.stage import Example, View
 from corpuskit.stages.filters._measured import MeasuredFilter, Rule
 from corpuskit.text.words import splitter
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from numpy.typing import NDArray
-
-    from corpuskit.stage import View, Volume
 
 CURSED = (
     *(" \u2116", "\ufffd" * 3, "\\|\\s*$", " nr\\.$", "aute irure dolor ", " sunt in culpa qui "),
@@ -58,6 +53,7 @@ class MadladQuality(MeasuredFilter):
         Rule("too_few_sentences", below="min_sentences"),
         Rule("too_many_questionable", above="max_questionable_ratio"),
     )
+    text_speed: ClassVar[float] = 40e6
     examples: ClassVar[tuple[Example, ...]] = (
         Example(_FIVE),
         Example("Only one sentence. And a second.", "too_few_sentences"),
@@ -83,16 +79,13 @@ class MadladQuality(MeasuredFilter):
     def libraries(self) -> tuple[str, ...]:
         return ("regex",)
 
-    def cost(self, volume: Volume, pass_name: str = "") -> Cost:
-        return Cost(cpu_seconds=volume.text_bytes / 40e6)
-
-    def fails(self, rule: str, values: NDArray[np.float64]) -> NDArray[np.bool_]:
+    def fails(self, rule: str, values: Float64s) -> Bools:
         """Return which measured values break a rule; a share breaks it that reaches the bound."""
         if rule == "too_many_questionable":
             return values >= self.threshold(rule)
         return super().fails(rule, values)
 
-    def measure(self, view: View) -> Mapping[str, NDArray[np.float64]]:
+    def measure(self, view: View) -> Mapping[str, Float64s]:
         data = view.text.data
         sentences = view.fact(split_sentences)
         words = splitter("unicode")(sentences.bounds, data)

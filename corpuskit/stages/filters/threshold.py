@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 import pyarrow.compute as pc
 from pydantic import Field, model_validator
 
 from corpuskit.errors import UsageError, suggest
-from corpuskit.stage import Cost, Example, Outcome, StreamingStage
+from corpuskit.kernels.arrays import Bools, Float64s
+from corpuskit.stage import Cost, Example, Known, Outcome, StreamingStage, View, Volume
 from corpuskit.stages._numbers import check_numbers, check_strings, to_numbers, to_strings
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from corpuskit.stage import Known, View, Volume
 
 _RULES = {"below_min": "min", "above_max": "max", "missing": ""}
 _BELOW, _ABOVE, _MISSING = 1, 2, 3
@@ -106,13 +102,13 @@ class Threshold(StreamingStage):
         if self.missing == "drop":
             codes[np.isnan(values)] = _MISSING
         bounds = np.select([codes == _BELOW, codes == _ABOVE], [lows, highs], np.nan)
-        measured: dict[str, NDArray[np.float64]] = {}
+        measured: dict[str, Float64s] = {}
         if self.measures:
             is_dropped = (codes == _MISSING).astype(np.float64)
             measured = {**dict.fromkeys(self.bounds, values), "missing": is_dropped}
         return Outcome(codes=codes, values=values, bounds=bounds, measures=measured)
 
-    def _bounds(self, view: View) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    def _bounds(self, view: View) -> tuple[Float64s, Float64s]:
         """Return the bounds of each document, infinite where there is none."""
         lows, highs = np.full(view.num_docs, -np.inf), np.full(view.num_docs, np.inf)
         _set(lows, highs, slice(None), self.min, self.max)
@@ -126,11 +122,7 @@ class Threshold(StreamingStage):
 
 
 def _set(
-    lows: NDArray[np.float64],
-    highs: NDArray[np.float64],
-    rows: slice | NDArray[np.bool_],
-    low: float | None,
-    high: float | None,
+    lows: Float64s, highs: Float64s, rows: slice | Bools, low: float | None, high: float | None
 ) -> None:
     lows[rows] = -np.inf if low is None else low
     highs[rows] = np.inf if high is None else high

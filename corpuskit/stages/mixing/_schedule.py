@@ -10,9 +10,9 @@ import dataclasses
 import decimal
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field, WrapValidator, model_validator
 
@@ -20,10 +20,7 @@ from corpuskit.errors import DataError, UsageError, suggest
 from corpuskit.loader.order import apportion, turn
 from corpuskit.stage import Parameters
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    Counts = Sequence[int]
+Counts = Sequence[int]
 
 
 WEIGHT_SUM = 10**9

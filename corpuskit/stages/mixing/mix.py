@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 from corpuskit.errors import DataError, UsageError, suggest
 from corpuskit.loader.files import digest_bytes
 from corpuskit.loader.index import PLAN_FORMAT, plan_hash
-from corpuskit.stage import Cost, GlobalStage, Pass, Unit
+from corpuskit.stage import Cost, GlobalStage, Known, Pass, PassContext, PassPlan, Unit, Volume
 from corpuskit.stages.mixing._schedule import (
     Budget,
     Epochs,
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from corpuskit.formats.manifest import Part
-    from corpuskit.stage import Known, PassContext, PassPlan, Volume
 
 INDEX = pa.schema(
     [

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Iterator, Mapping
+from typing import Literal
 
 import numpy as np
 import pyarrow as pa
@@ -12,17 +13,21 @@ from pydantic import Field
 from corpuskit.errors import TaskError
 from corpuskit.formats.batch import numbers, utf8
 from corpuskit.formats.ledger import Entries
-from corpuskit.formats.shuffle_files import hash_ranges
+from corpuskit.kernels.arrays import Bytes, Float64s, Int32s, Int64s, Uint64s
 from corpuskit.kernels.hashing import hash_texts
-from corpuskit.stage import Cost, GlobalStage, Pass, Unit
+from corpuskit.stage import (
+    Cost,
+    GlobalStage,
+    Known,
+    Pass,
+    PassContext,
+    PassPlan,
+    Unit,
+    View,
+    Volume,
+)
+from corpuskit.stages import _routing
 from corpuskit.stages._numbers import check_numbers, check_strings, to_numbers, to_strings
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from numpy.typing import NDArray
-
-    from corpuskit.stage import Known, PassContext, PassPlan, View, Volume
 
 _GROUPING = [("column", pa.uint8()), ("group", pa.string()), ("value", pa.int64())]
 _COUNTED = pa.schema([("hash", pa.uint64()), *_GROUPING, ("weight", pa.int64())])
@@ -108,10 +113,7 @@ class Percentile(GlobalStage):
             cpu = len(self.columns) * volume.documents / speed + texts / 600e6
             return Cost(cpu, unit_bytes=held, disk_bytes=disk)
         if pass_name == "merge":
-            each = max(volume.task_memory_bytes // _ROW_BYTES, 1)
-            units = max(-(-rows // each), 1)
-            held = min(rows, each) * _ROW_BYTES
-            return Cost(rows / 3e6, unit_bytes=held, disk_bytes=40 * distinct, units=units)
+            return _routing.cost_of_ranges(volume, rows, _ROW_BYTES, rows / 3e6, 40 * distinct)
         held = distinct * _ROW_BYTES
         return Cost(
             distinct / 2e6, unit_bytes=held, disk_bytes=48 * distinct, units=1, must_fit=True
@@ -142,10 +144,7 @@ class Percentile(GlobalStage):
 
     def cut_ranges(self, plan: PassPlan) -> list[Unit]:
         """Return hash ranges whose rows a task can hold."""
-        rows = sum(part.rows for part in plan.parts("count/counted"))
-        each = max(plan.memory_bytes // _ROW_BYTES, 1)
-        ranges = hash_ranges(max(-(-rows // each), 1))
-        return [Unit(number, low=low, high=high) for number, (low, high) in enumerate(ranges)]
+        return _routing.hash_units(plan, "count/counted", _ROW_BYTES)
 
     def merge_range(self, context: PassContext) -> None:
         """Add up what all cells have of the scores in a hash range."""
@@ -214,7 +213,7 @@ class Percentile(GlobalStage):
 
     def _scores(
         self, context: PassContext, *, with_text: bool = False
-    ) -> Iterator[tuple[View, NDArray[np.float64], pa.Array]]:
+    ) -> Iterator[tuple[View, Float64s, pa.Array]]:
         """Yield the documents of a cell: view, scaled scores (columns, N), and their groups."""
         columns = dict.fromkeys([*self.needs(), *(["text"] if with_text else [])])
         for view in context.read(*columns):
@@ -227,8 +226,8 @@ class Percentile(GlobalStage):
             yield view, scaled, groups
 
     def _rank(
-        self, context: PassContext, values: NDArray[np.float64], groups: pa.Array
-    ) -> tuple[NDArray[np.float64], NDArray[np.int32]]:
+        self, context: PassContext, values: Float64s, groups: pa.Array
+    ) -> tuple[Float64s, Int32s]:
         """Return rank and bucket of each document, the best of its columns; NaN and -1 if none."""
         ranks = np.full(values.shape[1], np.nan)
         steps = np.full(values.shape[1], -1, np.int32)
@@ -253,11 +252,7 @@ class Percentile(GlobalStage):
         return ranks, steps
 
     def _add_ledger(
-        self,
-        context: PassContext,
-        keys: NDArray[np.int64],
-        dropped: NDArray[np.uint8],
-        ranks: NDArray[np.float64],
+        self, context: PassContext, keys: Int64s, dropped: Bytes, ranks: Float64s
     ) -> None:
         """Add a row per dropped document."""
         bounds = np.array([np.nan, 1 - (self.keep_top or 1), np.nan])
@@ -271,9 +266,7 @@ class Percentile(GlobalStage):
             )
 
 
-def _table(
-    column: int, groups: pa.Array, scaled: NDArray[np.float64], weights: NDArray[np.int64]
-) -> pa.Table:
+def _table(column: int, groups: pa.Array, scaled: Float64s, weights: Int64s) -> pa.Table:
     return pa.table(
         {
             "column": np.full(len(scaled), column, np.uint8),
@@ -290,7 +283,7 @@ def _summed(rows: pa.Table) -> pa.Table:
     return grouped.rename_columns([*_KEYS, "weight"]).combine_chunks()
 
 
-def _hashes(rows: pa.Table) -> NDArray[np.uint64]:
+def _hashes(rows: pa.Table) -> Uint64s:
     """Return what rows are routed by, evenly spread; equal rows of all cells have the same."""
     group, _ = hash_texts(*utf8(rows.column("group").combine_chunks().cast(pa.large_string())))
     value = numbers(rows.column("value")).astype(np.uint64)
@@ -300,5 +293,5 @@ def _hashes(rows: pa.Table) -> NDArray[np.uint64]:
     return mixed ^ (mixed >> np.uint64(33))
 
 
-def _whole(values: pa.ChunkedArray | NDArray[np.int64]) -> pa.Array | NDArray[np.int64]:
+def _whole(values: pa.ChunkedArray | Int64s) -> pa.Array | Int64s:
     return values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values

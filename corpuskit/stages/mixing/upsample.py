@@ -4,24 +4,18 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Mapping
 from itertools import pairwise
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import Field, field_validator, model_validator
 
-from corpuskit.stage import Cost, Example, Outcome, Parameters, StreamingStage
+from corpuskit.kernels.arrays import Float64s, Int64s
+from corpuskit.stage import Cost, Example, Known, Outcome, Parameters, StreamingStage, View, Volume
 from corpuskit.stages._numbers import check_numbers, to_numbers
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from numpy.typing import NDArray
-
-    from corpuskit.stage import Known, View, Volume
-
 
 Value = Annotated[float, Field(allow_inf_nan=False)]
 Factor = Annotated[float, Field(ge=0, le=100, allow_inf_nan=False)]
@@ -148,10 +142,10 @@ class Upsample(StreamingStage):
         assert self.points is not None, "checked when the stage was made"
         return self.points
 
-    def _factors(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+    def _factors(self, values: Float64s) -> Float64s:
         """Return the factor of each value, (N,)."""
         xs, factors = np.array(self._points(), np.float64).T
-        curve: NDArray[np.float64]
+        curve: Float64s
         if self.interpolation == "linear":
             curve = np.interp(values, xs, factors)
         else:
@@ -165,7 +159,7 @@ class Upsample(StreamingStage):
         return sum(factors) / len(factors)
 
 
-def _shares(keys: NDArray[np.int64], seed: int) -> NDArray[np.float64]:
+def _shares(keys: Int64s, seed: int) -> Float64s:
     """Return a number in [0, 1) for each key, (N,): SplitMix64 of key and seed.
 
     Not the hash that chooses texts for the ledger: documents that are dropped would all be in, or

@@ -4,25 +4,18 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
 from pydantic import Field
 
 from corpuskit.formats.batch import Utf8
+from corpuskit.kernels.arrays import Bools, Bytes, Float64s, Int64s
 from corpuskit.kernels.filters import linerules
 from corpuskit.kernels.filters.linerules import PHRASE, WHITESPACE
 from corpuskit.kernels.spans import replace_spans
-from corpuskit.stage import Cost, Example, Outcome, Spans, StreamingStage
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from numpy.typing import NDArray
-
-    from corpuskit.stage import View, Volume
-
+from corpuskit.stage import Example, Outcome, Spans, StreamingStage, View
 
 RULES = (
     *("uppercase", "numeric", "counter", "too_few_words", "phrase", "whitespace"),
@@ -50,10 +43,10 @@ def counter_pattern() -> re.Pattern[str]:
 class Cuts(NamedTuple):
     """What was cut: (n,) document, bytes from its beginning, code into RULES; sorted, disjoint."""
 
-    rows: NDArray[np.int64]
-    starts: NDArray[np.int64]
-    ends: NDArray[np.int64]
-    codes: NDArray[np.uint8]
+    rows: Int64s
+    starts: Int64s
+    ends: Int64s
+    codes: Bytes
 
 
 class LineRules(StreamingStage):
@@ -83,6 +76,7 @@ class LineRules(StreamingStage):
         "too_few_words": "min_words",
         "too_much_removed": "max_removed_ratio",
     }
+    text_speed: ClassVar[float] = 150e6
     examples: ClassVar[tuple[Example, ...]] = (
         Example(_PAGE),
         Example(f"AB\n{_PAGE}", "uppercase", {}, _PAGE),
@@ -115,9 +109,6 @@ class LineRules(StreamingStage):
     """What counts as lost, and what follows "Read more"."""
     measures: bool = False
     """Also store the share of words that went, so that its bound can be tuned without a run."""
-
-    def cost(self, volume: Volume, pass_name: str = "") -> Cost:
-        return Cost(cpu_seconds=volume.text_bytes / 150e6)
 
     def apply(self, view: View) -> Outcome:
         text = view.text
@@ -155,15 +146,13 @@ class LineRules(StreamingStage):
             measures=measured if self.measures else {},
         )
 
-    def fails(self, rule: str, values: NDArray[np.float64]) -> NDArray[np.bool_]:
+    def fails(self, rule: str, values: Float64s) -> Bools:
         """Return which measured values break a rule; no words are too few only given a budget."""
         if rule == "empty":
             return values > (_NO_WORDS if self.max_removed_ratio is None else 0)
         return super().fails(rule, values)
 
-    def _counters(
-        self, data: NDArray[np.uint8], lines: linerules.MeasuredLines
-    ) -> NDArray[np.uint8]:
+    def _counters(self, data: Bytes, lines: linerules.MeasuredLines) -> Bytes:
         """Return which lines are counters; (L,) 0 or 1. Few pass the gate."""
         is_counter = np.zeros(len(lines.begins), np.uint8)
         if self.drop_counters:
@@ -174,8 +163,8 @@ class LineRules(StreamingStage):
         return is_counter
 
     def _pages_with_phrases(
-        self, data: NDArray[np.uint8], lines: linerules.MeasuredLines, line_codes: NDArray[np.uint8]
-    ) -> NDArray[np.int64]:
+        self, data: Bytes, lines: linerules.MeasuredLines, line_codes: Bytes
+    ) -> Int64s:
         """Return the documents in which a line that stays holds a phrase."""
         patterns = phrase_patterns(self.variant == "refinedweb")
         gated = (line_codes == 0) & (lines.gates & linerules.MAY_HOLD_PHRASE != 0)
@@ -186,9 +175,7 @@ class LineRules(StreamingStage):
         ]
         return np.unique(lines.rows(np.array(holding, np.int64)))
 
-    def _with_phrases(
-        self, text: Utf8, cuts: Cuts, chosen: NDArray[np.int64], flagged: NDArray[np.int64]
-    ) -> Cuts:
+    def _with_phrases(self, text: Utf8, cuts: Cuts, chosen: Int64s, flagged: Int64s) -> Cuts:
         """Return the cuts with those of phrases in some documents; adds to `flagged` words."""
         if len(chosen) == 0:
             return cuts
@@ -212,13 +199,8 @@ class LineRules(StreamingStage):
         return Cuts(rows, starts, ends, codes.astype(np.uint8))
 
     def _removed_ratio(
-        self,
-        text: Utf8,
-        lines: linerules.MeasuredLines,
-        after: Utf8,
-        cuts: Cuts,
-        flagged: NDArray[np.int64],
-    ) -> NDArray[np.float64]:
+        self, text: Utf8, lines: linerules.MeasuredLines, after: Utf8, cuts: Cuts, flagged: Int64s
+    ) -> Float64s:
         """Return the share of words that count as lost; NaN where there were none."""
         if self.variant == "refinedweb":
             before = np.add.reduceat(lines.counts[3], lines.bounds[:-1]) if len(text) else flagged
@@ -232,17 +214,13 @@ class LineRules(StreamingStage):
         return ratio
 
 
-def _content(data: NDArray[np.uint8], lines: linerules.MeasuredLines, line: int) -> str:
+def _content(data: Bytes, lines: linerules.MeasuredLines, line: int) -> str:
     return data[lines.edges[0, line] : lines.edges[1, line]].tobytes().decode()
 
 
 def _without(text: Utf8, cuts: Cuts) -> Utf8:
     nothing = np.zeros(len(cuts.rows), np.uint8)
-    offsets, data = replace_spans(
-        text.offsets, text.data, cuts.rows, cuts.starts, cuts.ends, nothing, [b""]
-    )
-    offsets.flags.writeable = data.flags.writeable = False
-    return Utf8(offsets, data)
+    return Utf8(*replace_spans(*text, cuts.rows, cuts.starts, cuts.ends, nothing, [b""]))
 
 
 def _outside(cuts: list[tuple[int, int, int]], size: int) -> list[tuple[int, int]]:

@@ -5,22 +5,16 @@ from __future__ import annotations
 import functools
 import re
 import unicodedata
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from collections.abc import Callable, Iterable
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 from corpuskit.errors import UsageError
 from corpuskit.formats.batch import Utf8
+from corpuskit.kernels.arrays import Bytes, frozen
 from corpuskit.kernels.utf8 import hold_any
-from corpuskit.stage import Cost, Example, Outcome, Spans, StreamingStage
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from numpy.typing import NDArray
-
-    from corpuskit.stage import View, Volume
-
+from corpuskit.stage import Example, Outcome, Spans, StreamingStage, View
 
 CONTROLS = re.compile("[\x00-\x08\x0b\x0e-\x1f\x7f\u206a-\u206f\ufeff\ufff9-\ufffc]")
 """What ftfy 6.3's remove_control_chars removes: no tabs, line feeds, form feeds, returns."""
@@ -108,9 +102,6 @@ class Unicode(StreamingStage):
     def libraries(self) -> tuple[str, ...]:
         return ("ftfy",) if self.fix == "ftfy" else ()
 
-    def cost(self, volume: Volume, pass_name: str = "") -> Cost:
-        return Cost(cpu_seconds=volume.text_bytes / 50e6)
-
     def apply(self, view: View) -> Outcome:
         text = view.text
         suspects = np.flatnonzero(hold_any(text.offsets, text.data, self._bytes()))
@@ -154,7 +145,7 @@ class Unicode(StreamingStage):
             steps.append((5, functools.partial(INVISIBLE.sub, "")))
         return steps
 
-    def _bytes(self) -> NDArray[np.uint8]:
+    def _bytes(self) -> Bytes:
         """Return (256,) which bytes a text must hold to be changed by anything."""
         is_fixed = self.fix == "ftfy"
         wanted = np.zeros(256, np.uint8)
@@ -167,8 +158,7 @@ class Unicode(StreamingStage):
             wanted[0x1B] = 1
         if self.line_ends == "lf" or (is_fixed and self.fix_line_breaks):
             wanted[ord("\r")] = 1
-        wanted.flags.writeable = False
-        return wanted
+        return frozen(wanted)
 
 
 def _run(steps: list[tuple[int, Callable[[str], str]]], text: str) -> tuple[int, str]:
@@ -194,8 +184,7 @@ def _replaced(text: Utf8, changed: dict[int, tuple[int, bytes]]) -> Utf8:
     pieces.append(text.data[text.offsets[at] : text.offsets[-1]].tobytes())
     offsets = np.zeros(len(text) + 1, np.int64)
     np.cumsum(sizes, out=offsets[1:])
-    offsets.flags.writeable = False
-    return Utf8(offsets, np.frombuffer(b"".join(pieces), np.uint8))
+    return Utf8(frozen(offsets), np.frombuffer(b"".join(pieces), np.uint8))
 
 
 def _spans(text: Utf8, changed: dict[int, tuple[int, bytes]]) -> Spans:
@@ -225,7 +214,7 @@ def _edges(before: bytes, after: bytes) -> tuple[int, int]:
     return start, end
 
 
-def _common(one: NDArray[np.uint8], other: NDArray[np.uint8]) -> int:
+def _common(one: Bytes, other: Bytes) -> int:
     differing = np.flatnonzero(one != other)
     return int(differing[0]) if len(differing) else len(one)
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from corpuskit.errors import DataError, UsageError
 from corpuskit.formats.batch import numbers, utf8
-from corpuskit.formats.manifest import Seal
+from corpuskit.formats.manifest import Part, Seal
 from corpuskit.formats.shards import read_documents
 from corpuskit.stage import View
 from corpuskit.stages.sequences.tokenize import Tokenize
@@ -20,15 +20,12 @@ from corpuskit.stages.sequences.tokenize.definition import define, identify
 from corpuskit.stages.sequences.tokenize.engines import token_edges
 from corpuskit.stages.sequences.tokenize.ranks import NAMES_OF_BYTES
 from corpuskit.stages.sequences.tokenize.sentencepiece import SPACE
-from corpuskit.storage import open_store
+from corpuskit.storage import Store, open_store
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from numpy.typing import NDArray
-
-    from corpuskit.formats.manifest import Part
-    from corpuskit.storage import Store
+    from corpuskit.kernels.arrays import Uint32s
     from corpuskit.train.likelihood import TaskItem
     from corpuskit.train.tasks import Question
 
@@ -56,7 +53,7 @@ class HeldOutDocument(NamedTuple):
             predicted, and spells none.
     """
 
-    tokens: NDArray[np.uint32]
+    tokens: Uint32s
     text_bytes: int
 
 
@@ -71,11 +68,7 @@ class HeldOutRun:
     """
 
     def __init__(
-        self,
-        store: Store,
-        parts: Mapping[str, Sequence[Part]],
-        stage: Tokenize,
-        max_documents: int,
+        self, store: Store, parts: Mapping[str, Sequence[Part]], stage: Tokenize, max_documents: int
     ) -> None:
         self.address = store.address
         self.source_names = tuple(parts)
@@ -141,7 +134,7 @@ class HeldOutRun:
 
 
 def tokenize_batch(
-    stage: Tokenize, batch: pa.RecordBatch, spelling: Callable[[NDArray[np.uint32], bytes], int]
+    stage: Tokenize, batch: pa.RecordBatch, spelling: Callable[[Uint32s, bytes], int]
 ) -> Iterator[HeldOutDocument]:
     """Yield the documents of a batch as `pack` would have seen them.
 
@@ -248,11 +241,11 @@ def open_tokenizer(run_dir: str) -> Tokenize:
     )
 
 
-def bare_encoder(stage: Tokenize) -> Callable[[Sequence[str]], list[NDArray[np.uint32]]]:
+def bare_encoder(stage: Tokenize) -> Callable[[Sequence[str]], list[Uint32s]]:
     """Return a function of texts to their token ids, without what begins or ends documents."""
     bare = stage.model_copy(update={"add_bos": False, "add_eos": False})
 
-    def encode(texts: Sequence[str]) -> list[NDArray[np.uint32]]:
+    def encode(texts: Sequence[str]) -> list[Uint32s]:
         batch = pa.record_batch({"text": pa.array(texts, pa.large_string())})
         lists = bare.apply(View(batch)).columns["tokens"]
         ids = numbers(lists.values).astype(np.uint32, copy=False)
@@ -261,7 +254,7 @@ def bare_encoder(stage: Tokenize) -> Callable[[Sequence[str]], list[NDArray[np.u
     return encode
 
 
-def find_spelling(stage: Tokenize) -> Callable[[NDArray[np.uint32], bytes], int]:
+def find_spelling(stage: Tokenize) -> Callable[[Uint32s, bytes], int]:
     """Return a function of a document's tokens and text: bytes that its predicted tokens spell.
 
     They are exact, and compared with the text, where names of tokens say what they spell:
@@ -275,7 +268,7 @@ def find_spelling(stage: Tokenize) -> Callable[[NDArray[np.uint32], bytes], int]
         for table, spell in zip(tables, (_spell_bytes, _spell_pieces), strict=True):
             table[number] = b"" if name in silent else spell(name)
 
-    def predicted(tokens: NDArray[np.uint32], text: bytes) -> int:
+    def predicted(tokens: Uint32s, text: bytes) -> int:
         inner = tokens[1 : len(tokens) - stage.add_eos].tolist()
         if not inner or stage.add_bos:
             return len(text) if inner else 0

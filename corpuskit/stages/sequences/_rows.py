@@ -6,21 +6,17 @@ alone: placed when all of the cell is known, filled when its rows are written.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from corpuskit.formats.shards import token_schema
+from corpuskit.kernels.arrays import Bytes, Int32s, Int64s
 from corpuskit.kernels.packing import PADDING, best_fit, cut_documents, fill_rows, lay_out
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from numpy.typing import NDArray
-
-    from corpuskit.stage import Volume
-
+from corpuskit.stage import Volume
 
 TOKENS_PER_BYTE = 0.31
 """Tokens in a byte of text: 0.31 of a vocabulary of 50,000 in English, 60 languages and code."""
@@ -37,11 +33,11 @@ class PackedDocuments(NamedTuple):
     """
 
     tokens: NDArray[np.generic]
-    num_tokens: NDArray[np.int64]
-    text_bytes: NDArray[np.int64]
-    keys: NDArray[np.int64]
-    copies: NDArray[np.int32]
-    bands: NDArray[np.int64]
+    num_tokens: Int64s
+    text_bytes: Int64s
+    keys: Int64s
+    copies: Int32s
+    bands: Int64s
 
     @classmethod
     def concatenate(cls, batches: Sequence[PackedDocuments]) -> PackedDocuments:
@@ -59,11 +55,11 @@ class DocumentPieces(NamedTuple):
         flags: of packed token shards.
     """
 
-    docs: NDArray[np.int64]
-    begins: NDArray[np.int64]
-    lengths: NDArray[np.int64]
-    text_bytes: NDArray[np.int64]
-    flags: NDArray[np.uint8]
+    docs: Int64s
+    begins: Int64s
+    lengths: Int64s
+    text_bytes: Int64s
+    flags: Bytes
 
     def part(self, begin: int, end: int) -> DocumentPieces:
         """Return pieces `[begin, end)` without copying."""
@@ -78,11 +74,11 @@ class RowWindow(NamedTuple):
     """Pieces that are packed together: (P,) the row of each among the window's `num_rows`."""
 
     pieces: DocumentPieces
-    places: NDArray[np.int64]
+    places: Int64s
     num_rows: int
 
 
-def groups(documents: PackedDocuments, band: int) -> Iterator[NDArray[np.int64]]:
+def groups(documents: PackedDocuments, band: int) -> Iterator[Int64s]:
     """Yield which documents of a band are packed together: those with a first copy, a second..."""
     chosen = np.flatnonzero((documents.bands == band) & (documents.copies > 0))
     for copy in range(int(documents.copies[chosen].max(initial=0))):
@@ -90,9 +86,7 @@ def groups(documents: PackedDocuments, band: int) -> Iterator[NDArray[np.int64]]
         yield chosen
 
 
-def cut(
-    documents: PackedDocuments, chosen: NDArray[np.int64], width: int, *, joined: bool
-) -> DocumentPieces:
+def cut(documents: PackedDocuments, chosen: Int64s, width: int, *, joined: bool) -> DocumentPieces:
     """Return documents as pieces that fit a row; `joined` lets one begin where another ends."""
     lengths = documents.num_tokens[chosen]
     docs, sizes, text_bytes, flags = cut_documents(
@@ -146,9 +140,7 @@ def fill(
     """
     pieces, rows = window.pieces, rows[: window.num_rows]
     bounds, starts, which = lay_out(window.places, pieces.lengths, window.num_rows, rows.shape[1])
-    fill_rows(
-        documents.tokens, pieces.begins, pieces.lengths, bounds, starts, which, pad, rows
-    )  # fmt: skip
+    fill_rows(documents.tokens, pieces.begins, pieces.lengths, bounds, starts, which, pad, rows)
     is_pad = which < 0
     columns = [
         row_bytes(rows),
@@ -183,7 +175,7 @@ def row_bytes(rows: NDArray[np.generic]) -> pa.Array:
     return pa.Array.from_buffers(pa.binary(width), len(rows), [None, pa.py_buffer(rows)])
 
 
-def _lists(bounds: NDArray[np.int32], values: NDArray[np.generic]) -> pa.Array:
+def _lists(bounds: Int32s, values: NDArray[np.generic]) -> pa.Array:
     return pa.ListArray.from_arrays(pa.array(bounds), pa.array(values))
 
 

@@ -5,15 +5,12 @@ from __future__ import annotations
 import hashlib
 import itertools
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from pydantic import Field
 
-from corpuskit.stage import Cost, Example, Outcome, StreamingStage
-
-if TYPE_CHECKING:
-    from corpuskit.stage import View, Volume
+from corpuskit.stage import Example, Outcome, StreamingStage, View
 
 
 class Holdout(StreamingStage):
@@ -29,6 +26,7 @@ class Holdout(StreamingStage):
     rules: ClassVar[tuple[str, ...]] = ("held_out",)
     bounds: ClassVar[Mapping[str, str]] = {"held_out": "ratio"}
     diverts: ClassVar[str] = "holdout"
+    text_speed: ClassVar[float] = 450e6
     examples: ClassVar[tuple[Example, ...]] = (
         Example("Most documents go on."),
         Example("Few documents are held out.", "held_out", {"ratio": 0.999}),
@@ -38,9 +36,6 @@ class Holdout(StreamingStage):
     """Share of the documents to set aside; about, since each is chosen alone."""
     seed: int = Field(0, ge=0, lt=2**64)
     """Another seed chooses other documents."""
-
-    def cost(self, volume: Volume, pass_name: str = "") -> Cost:
-        return Cost(cpu_seconds=volume.text_bytes / 450e6)
 
     def apply(self, view: View) -> Outcome:
         key = self.seed.to_bytes(8, "little")

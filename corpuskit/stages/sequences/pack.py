@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
+from collections.abc import Iterator, Mapping
 from itertools import pairwise
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -13,11 +14,13 @@ from pydantic import Field, field_validator
 
 from corpuskit.formats.batch import numbers
 from corpuskit.formats.shards import write_token_tables
+from corpuskit.kernels.arrays import Int64s
 from corpuskit.kernels.packing import CONTINUES, GOES_ON
-from corpuskit.stage import CellStage, Cost, Parameters
+from corpuskit.stage import CellStage, Cost, Known, Parameters, UnitContext, View, Volume
 from corpuskit.stages._numbers import check_numbers, to_numbers
 from corpuskit.stages.sequences._rows import (
     PackedDocuments,
+    RowWindow,
     cut,
     groups,
     packed_schema,
@@ -25,14 +28,6 @@ from corpuskit.stages.sequences._rows import (
     row_tables,
     windows,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from numpy.typing import NDArray
-
-    from corpuskit.stage import Known, UnitContext, View, Volume
-    from corpuskit.stages.sequences._rows import RowWindow
 
 FOLDER = "work/pack"
 
@@ -56,7 +51,7 @@ class Bands(Parameters):
             raise ValueError("must ascend")
         return edges
 
-    def of(self, view: View) -> NDArray[np.int64]:
+    def of(self, view: View) -> Int64s:
         """Return the band of each document, (N,), from 0."""
         values = to_numbers(view.column(self.column), self.column)
         bands = np.searchsorted(self.edges, values, side="right").astype(np.int64)
@@ -197,7 +192,7 @@ class Pack(CellStage):
         )
 
 
-def _write_ids(context: UnitContext, keys: NDArray[np.int64], ids: pa.Array) -> None:
+def _write_ids(context: UnitContext, keys: Int64s, ids: pa.Array) -> None:
     """Write the runs `ids` and `id_hashes` (docs/formats.md, mix plan)."""
     empty = hashlib.blake2b(digest_size=8)
     digests = []

@@ -3,28 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 from pydantic import Field
 
 from corpuskit.errors import DataError, UsageError
 from corpuskit.formats.batch import numbers
 from corpuskit.formats.shards import TOKEN_GROUP_ROWS, open_parquet, write_tokens
+from corpuskit.kernels.arrays import Int64s
 from corpuskit.loader.order import permute
-from corpuskit.stage import Cost, GlobalStage, Pass, Unit
+from corpuskit.stage import Cost, GlobalStage, Pass, PassContext, PassPlan, Unit, Volume
 from corpuskit.stages import _routing
 from corpuskit.stages.sequences._rows import packed_schema, packed_size
-from corpuskit.storage import open_whole
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from numpy.typing import NDArray
-
-    from corpuskit.stage import PassContext, PassPlan, Volume
-    from corpuskit.storage import Readable
+from corpuskit.storage import Readable, open_whole
 
 PART_BYTES = 64 << 20
 """Tokens in a part, unless `rows_per_part` says otherwise; also what is sorted at a time."""
@@ -124,7 +119,7 @@ class Shuffle(GlobalStage):
                 f"{unit.part.path}: {low - unit.low} rows, its seal says {unit.rows}. Run again."
             )
 
-    def _places(self, context: PassContext, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    def _places(self, context: PassContext, rows: Int64s) -> Int64s:
         """Return where rows go in their source; they are counted in it, or in their band."""
         source, counters = context.unit.source, context.counters("pack")
         seed = context.seed if self.seed is None else self.seed

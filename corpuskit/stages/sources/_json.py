@@ -6,16 +6,13 @@ module, which decides. Letters: N lines, B bytes, K wanted members.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from corpuskit.kernels.arrays import Bools, Bytes, Int64s
 from corpuskit.kernels.jit import kernel
 from corpuskit.kernels.utf8 import write_char
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
 
 OK, BLANK, ODD = 0, 1, 2
 """State of a line."""
@@ -35,25 +32,25 @@ class Taken(NamedTuple):
         spans: (N, K, 2) their places in the data, quotes of a string not included.
     """
 
-    texts: NDArray[np.uint8]
-    text_offsets: NDArray[np.int64]
-    replaced: NDArray[np.bool_]
-    extra: NDArray[np.uint8]
-    extra_offsets: NDArray[np.int64]
-    kinds: NDArray[np.uint8]
-    spans: NDArray[np.int64]
+    texts: Bytes
+    text_offsets: Int64s
+    replaced: Bools
+    extra: Bytes
+    extra_offsets: Int64s
+    kinds: Bytes
+    spans: Int64s
 
 
 @kernel
 def parse_lines(
-    data: NDArray[np.uint8],
-    starts: NDArray[np.int64],
-    ends: NDArray[np.int64],
-    names: NDArray[np.uint8],
-    name_offsets: NDArray[np.int64],
+    data: Bytes,
+    starts: Int64s,
+    ends: Int64s,
+    names: Bytes,
+    name_offsets: Int64s,
     is_plain: bool,
     taken: Taken,
-) -> NDArray[np.uint8]:
+) -> Bytes:
     """Take every line apart: O(B), allocates N bytes.
 
     Args:
@@ -88,11 +85,11 @@ def parse_lines(
 
 @kernel
 def _parse_line(
-    data: NDArray[np.uint8],
+    data: Bytes,
     start: int,
     end: int,
-    names: NDArray[np.uint8],
-    name_offsets: NDArray[np.int64],
+    names: Bytes,
+    name_offsets: Int64s,
     is_plain: bool,
     taken: Taken,
     row: int,
@@ -128,11 +125,11 @@ def _parse_line(
 
 @kernel
 def _parse_member(
-    data: NDArray[np.uint8],
+    data: Bytes,
     pos: int,
     end: int,
-    names: NDArray[np.uint8],
-    name_offsets: NDArray[np.int64],
+    names: Bytes,
+    name_offsets: Int64s,
     is_plain: bool,
     taken: Taken,
     row: int,
@@ -168,7 +165,7 @@ def _parse_member(
 
 
 @kernel
-def mark_width(data: NDArray[np.uint8], start: int, end: int) -> int:
+def mark_width(data: Bytes, start: int, end: int) -> int:
     """Return 3 where there is a byte order mark, else 0."""
     if end - start < 3 or data[start] != 0xEF:
         return 0
@@ -176,7 +173,7 @@ def mark_width(data: NDArray[np.uint8], start: int, end: int) -> int:
 
 
 @kernel
-def _without_mark(texts: NDArray[np.uint8], start: int, end: int) -> int:
+def _without_mark(texts: Bytes, start: int, end: int) -> int:
     """Close the gap of a byte order mark; return the new end."""
     width = mark_width(texts, start, end)
     if width:
@@ -186,13 +183,7 @@ def _without_mark(texts: NDArray[np.uint8], start: int, end: int) -> int:
 
 
 @kernel
-def unescape(
-    data: NDArray[np.uint8],
-    spans: NDArray[np.int64],
-    kinds: NDArray[np.uint8],
-    out: NDArray[np.uint8],
-    offsets: NDArray[np.int64],
-) -> NDArray[np.bool_]:
+def unescape(data: Bytes, spans: Int64s, kinds: Bytes, out: Bytes, offsets: Int64s) -> Bools:
     """Write the values of one member as UTF-8: strings unescaped, numbers as they are written.
 
     O(B), allocates N bytes.
@@ -220,12 +211,7 @@ def unescape(
 
 
 @kernel
-def read_integers(
-    data: NDArray[np.uint8],
-    spans: NDArray[np.int64],
-    kinds: NDArray[np.uint8],
-    values: NDArray[np.int64],
-) -> NDArray[np.bool_]:
+def read_integers(data: Bytes, spans: Int64s, kinds: Bytes, values: Int64s) -> Bools:
     """Fill `values` (N,) from INTEGER members; return (N,) whether each other one is no int64."""
     is_bad = np.zeros(len(kinds), np.bool_)
     for row in range(len(kinds)):
@@ -251,13 +237,7 @@ def read_integers(
 
 
 @kernel
-def _find_name(
-    data: NDArray[np.uint8],
-    key: int,
-    key_end: int,
-    names: NDArray[np.uint8],
-    name_offsets: NDArray[np.int64],
-) -> int:
+def _find_name(data: Bytes, key: int, key_end: int, names: Bytes, name_offsets: Int64s) -> int:
     """Return which of the K names is at `key:key_end`, -1 for none."""
     for index in range(len(name_offsets) - 1):
         begin = name_offsets[index]
@@ -274,7 +254,7 @@ def _find_name(
 
 
 @kernel
-def _has_escape(data: NDArray[np.uint8], pos: int, end: int) -> bool:
+def _has_escape(data: Bytes, pos: int, end: int) -> bool:
     while pos < end:
         if data[pos] == 92:
             return True
@@ -283,7 +263,7 @@ def _has_escape(data: NDArray[np.uint8], pos: int, end: int) -> bool:
 
 
 @kernel
-def _copy(data: NDArray[np.uint8], begin: int, end: int, out: NDArray[np.uint8], used: int) -> int:
+def _copy(data: Bytes, begin: int, end: int, out: Bytes, used: int) -> int:
     for pos in range(begin, end):
         out[used + pos - begin] = data[pos]
     return used + end - begin
@@ -310,7 +290,7 @@ NOTHING = np.frombuffer(b"null", np.uint8)
 
 
 @kernel
-def string_end(data: NDArray[np.uint8], pos: int, end: int) -> int:
+def string_end(data: Bytes, pos: int, end: int) -> int:
     """Return the place of the closing quote of a well-formed string, or -1."""
     while pos < end:
         while pos < end and PLAIN[data[pos]]:
@@ -334,7 +314,7 @@ def string_end(data: NDArray[np.uint8], pos: int, end: int) -> int:
 
 
 @kernel
-def skip_value(data: NDArray[np.uint8], pos: int, end: int) -> tuple[int, int]:
+def skip_value(data: Bytes, pos: int, end: int) -> tuple[int, int]:
     """Return the byte after a well-formed value, or -1, and its kind."""
     if pos < end and (data[pos] == 123 or data[pos] == 91):
         return _skip_nested(data, pos, end), NESTED
@@ -342,7 +322,7 @@ def skip_value(data: NDArray[np.uint8], pos: int, end: int) -> tuple[int, int]:
 
 
 @kernel
-def _skip_nested(data: NDArray[np.uint8], pos: int, end: int) -> int:
+def _skip_nested(data: Bytes, pos: int, end: int) -> int:
     """Return the byte after a well-formed object or array, or -1."""
     depth = 0
     is_object = np.uint64(0)  # bit 0: what is open now; bit 1: what encloses it; ...
@@ -367,7 +347,7 @@ def _skip_nested(data: NDArray[np.uint8], pos: int, end: int) -> int:
 
 @kernel
 def _close(
-    data: NDArray[np.uint8], pos: int, end: int, depth: int, is_object: np.uint64, is_first: bool
+    data: Bytes, pos: int, end: int, depth: int, is_object: np.uint64, is_first: bool
 ) -> tuple[int, int, np.uint64]:
     """Go from after a value, or from after an opening bracket, to the next value or key.
 
@@ -392,7 +372,7 @@ def _close(
 
 
 @kernel
-def skip_key(data: NDArray[np.uint8], pos: int, end: int) -> int:
+def skip_key(data: Bytes, pos: int, end: int) -> int:
     """Return where the value of a member starts, or -1."""
     if pos >= end or data[pos] != 34:
         return -1
@@ -406,7 +386,7 @@ def skip_key(data: NDArray[np.uint8], pos: int, end: int) -> int:
 
 
 @kernel
-def _skip_scalar(data: NDArray[np.uint8], pos: int, end: int) -> tuple[int, int]:
+def _skip_scalar(data: Bytes, pos: int, end: int) -> tuple[int, int]:
     """Return the byte after a string, a number, true, false or null, or -1, and its kind."""
     if pos >= end:
         return -1, MISSING
@@ -424,7 +404,7 @@ def _skip_scalar(data: NDArray[np.uint8], pos: int, end: int) -> tuple[int, int]
 
 
 @kernel
-def _skip_word(data: NDArray[np.uint8], pos: int, end: int, word: NDArray[np.uint8]) -> int:
+def _skip_word(data: Bytes, pos: int, end: int, word: Bytes) -> int:
     """Return the byte after `word`, or -1 if something else is there."""
     if end - pos < len(word):
         return -1
@@ -435,7 +415,7 @@ def _skip_word(data: NDArray[np.uint8], pos: int, end: int, word: NDArray[np.uin
 
 
 @kernel
-def _skip_number(data: NDArray[np.uint8], pos: int, end: int) -> tuple[int, int]:
+def _skip_number(data: Bytes, pos: int, end: int) -> tuple[int, int]:
     kind = INTEGER
     if pos < end and data[pos] == 45:
         pos += 1
@@ -460,7 +440,7 @@ def _skip_number(data: NDArray[np.uint8], pos: int, end: int) -> tuple[int, int]
 
 
 @kernel
-def _skip_digits(data: NDArray[np.uint8], pos: int, end: int) -> int:
+def _skip_digits(data: Bytes, pos: int, end: int) -> int:
     """Return the byte after at least one digit, or -1."""
     begin = pos
     while pos < end and 48 <= data[pos] <= 57:
@@ -469,14 +449,14 @@ def _skip_digits(data: NDArray[np.uint8], pos: int, end: int) -> int:
 
 
 @kernel
-def skip_space(data: NDArray[np.uint8], pos: int, end: int) -> int:
+def skip_space(data: Bytes, pos: int, end: int) -> int:
     while pos < end and (data[pos] == 32 or data[pos] == 9 or data[pos] == 13 or data[pos] == 10):
         pos += 1
     return pos
 
 
 @kernel
-def hex4(data: NDArray[np.uint8], pos: int) -> int:
+def hex4(data: Bytes, pos: int) -> int:
     """Return the value of four hexadecimal digits, or -1."""
     code = 0
     for place in range(pos, pos + 4):
@@ -492,9 +472,7 @@ def hex4(data: NDArray[np.uint8], pos: int) -> int:
 
 
 @kernel
-def write_string(
-    data: NDArray[np.uint8], pos: int, end: int, out: NDArray[np.uint8], used: int
-) -> tuple[int, int, bool]:
+def write_string(data: Bytes, pos: int, end: int, out: Bytes, used: int) -> tuple[int, int, bool]:
     """Unescape a string up to its closing quote or `end`; lone surrogates become U+FFFD.
 
     Returns:
@@ -533,7 +511,7 @@ def write_string(
 
 
 @kernel
-def _read_unit(data: NDArray[np.uint8], pos: int, end: int) -> tuple[int, int]:
+def _read_unit(data: Bytes, pos: int, end: int) -> tuple[int, int]:
     """Read a code unit, with the second half of its pair; return the byte after and the code."""
     code = hex4(data, pos) if pos + 4 <= end else -1
     if code < 0:

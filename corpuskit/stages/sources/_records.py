@@ -4,22 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
 
 import numpy as np
 
 from corpuskit.formats.batch import POSITION_BITS
+from corpuskit.kernels.arrays import Bytes, Int64s, frozen
 from corpuskit.kernels.jit import kernel
-from corpuskit.stage import Slice
+from corpuskit.stage import InputFile, Slice
 from corpuskit.stages.sources._json import mark_width
 from corpuskit.stages.sources._stream import MAX_EXPANSION, InputStream, compression
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
-    from numpy.typing import NDArray
-
-    from corpuskit.stage import InputFile
 
 BLOCK_BYTES = 4 << 20
 BLOCK_ROWS = 4096
@@ -40,8 +35,8 @@ class Cutter(NamedTuple):
         gap: bytes that end a record and do not belong to it.
     """
 
-    split: Callable[[NDArray[np.uint8], bool], tuple[NDArray[np.int64], NDArray[np.int64], int]]
-    skip: Callable[[NDArray[np.uint8], int], tuple[int, int]]
+    split: Callable[[Bytes, bool], tuple[Int64s, Int64s, int]]
+    skip: Callable[[Bytes, int], tuple[int, int]]
     gap: int
 
 
@@ -64,10 +59,10 @@ class RecordBlock:
         size_bytes: bytes of the file that were read for it.
     """
 
-    positions: NDArray[np.int64]
-    data: NDArray[np.uint8]
-    starts: NDArray[np.int64]
-    ends: NDArray[np.int64]
+    positions: Int64s
+    data: Bytes
+    starts: Int64s
+    ends: Int64s
     too_long: tuple[TooLong, ...]
     size_bytes: int
 
@@ -146,10 +141,9 @@ def _joined(blocks: list[RecordBlock]) -> RecordBlock:
     gap = np.array([10], np.uint8)
     firsts = np.cumsum([0, *(len(block.data) + 1 for block in blocks[:-1])]).tolist()
     data = np.concatenate([piece for block in blocks for piece in (block.data, gap)])
-    data.flags.writeable = False  # as those that come alone: kernels are compiled for one kind
     return RecordBlock(
         np.concatenate([block.positions for block in blocks]),
-        data,
+        frozen(data),  # as those that come alone
         np.concatenate([b.starts + first for b, first in zip(blocks, firsts, strict=True)]),
         np.concatenate([b.ends + first for b, first in zip(blocks, firsts, strict=True)]),
         tuple(itertools.chain.from_iterable(block.too_long for block in blocks)),
@@ -181,9 +175,9 @@ def _read_slice(
 def _trimmed(
     first: int,
     position: int,
-    data: NDArray[np.uint8],
-    starts: NDArray[np.int64],
-    ends: NDArray[np.int64],
+    data: Bytes,
+    starts: Int64s,
+    ends: Int64s,
     long: tuple[TooLong, ...],
     size: int,
 ) -> RecordBlock:
@@ -193,9 +187,7 @@ def _trimmed(
     return RecordBlock(places, data[low:high], starts - low, ends - low, long, size)
 
 
-_Run = tuple[
-    int, "NDArray[np.uint8]", "NDArray[np.int64]", "NDArray[np.int64]", tuple[TooLong, ...]
-]
+_Run = tuple[int, "Bytes", "Int64s", "Int64s", tuple[TooLong, ...]]
 
 
 def _runs(
@@ -232,19 +224,15 @@ def _runs(
 
 
 def _without_long(
-    position: int,
-    data: NDArray[np.uint8],
-    starts: NDArray[np.int64],
-    ends: NDArray[np.int64],
-    limit: int,
-) -> tuple[NDArray[np.int64], NDArray[np.int64], tuple[TooLong, ...]]:
+    position: int, data: Bytes, starts: Int64s, ends: Int64s, limit: int
+) -> tuple[Int64s, Int64s, tuple[TooLong, ...]]:
     is_long = ends - starts > limit
     places = zip(starts[is_long].tolist(), ends[is_long].tolist(), strict=True)
     removed = tuple(TooLong(position + a, b - a, _head(data[a:b])) for a, b in places)
     return starts[~is_long], ends[~is_long], removed
 
 
-def _head(record: NDArray[np.uint8]) -> str:
+def _head(record: Bytes) -> str:
     return record[:HEAD_BYTES].tobytes().decode("utf-8", "replace")
 
 
@@ -267,9 +255,7 @@ def _skip(stream: InputStream, buffer: bytes, cutter: Cutter) -> tuple[int, byte
             return size, b"", False
 
 
-def split_lines(
-    data: NDArray[np.uint8], is_last: bool
-) -> tuple[NDArray[np.int64], NDArray[np.int64], int]:
+def split_lines(data: Bytes, is_last: bool) -> tuple[Int64s, Int64s, int]:
     """Split at line feeds, which belong to no record."""
     ends = np.flatnonzero(data == 10).astype(np.int64)
     done = int(ends[-1]) + 1 if len(ends) else 0
@@ -281,16 +267,14 @@ def split_lines(
     return starts, ends, done
 
 
-def skip_line(data: NDArray[np.uint8], state: int) -> tuple[int, int]:
+def skip_line(data: Bytes, state: int) -> tuple[int, int]:
     """Find the byte after the next line feed."""
     end = data.tobytes().find(b"\n")
     return (end + 1 if end >= 0 else -1), 0
 
 
 @kernel
-def split_paragraphs(
-    data: NDArray[np.uint8], is_last: bool
-) -> tuple[NDArray[np.int64], NDArray[np.int64], int]:
+def split_paragraphs(data: Bytes, is_last: bool) -> tuple[Int64s, Int64s, int]:
     """Split at blank lines: O(B), allocates 16 bytes per paragraph.
 
     A paragraph goes from its first line that is not blank to the last one's end, its line end not
@@ -329,7 +313,7 @@ def split_paragraphs(
 
 
 @kernel
-def skip_paragraph(data: NDArray[np.uint8], state: int) -> tuple[int, int]:
+def skip_paragraph(data: Bytes, state: int) -> tuple[int, int]:
     """Find the byte after the next blank line; `state` 1 = only blanks since the line began."""
     for pos in range(len(data)):
         if data[pos] == 10:
@@ -342,9 +326,7 @@ def skip_paragraph(data: NDArray[np.uint8], state: int) -> tuple[int, int]:
 
 
 @kernel
-def trim_records(
-    data: NDArray[np.uint8], starts: NDArray[np.int64], ends: NDArray[np.int64], is_line: bool
-) -> None:
+def trim_records(data: Bytes, starts: Int64s, ends: Int64s, is_line: bool) -> None:
     """Leave out byte order marks, and the carriage return of a line end; empty blank records.
 
     Changes `starts` and `ends`; O(n) but for blank records. A record may end after the data.
@@ -362,9 +344,7 @@ def trim_records(
 
 
 @kernel
-def gather_records(
-    data: NDArray[np.uint8], starts: NDArray[np.int64], ends: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
+def gather_records(data: Bytes, starts: Int64s, ends: Int64s) -> tuple[Int64s, Bytes]:
     """Copy records one after another; return their offsets (n + 1,) and bytes."""
     offsets = np.zeros(len(starts) + 1, np.int64)
     for row in range(len(starts)):

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import json
 import math
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from corpuskit.errors import DataError, UsageError, suggest
 from corpuskit.formats.batch import large_strings, utf8
-from corpuskit.stage import Cost, Reject, SourceBatch
-from corpuskit.stages.sources._columns import (
-    BrokenRules,
-    ColumnSource,
-    is_utf8,
-    pick,
-)
+from corpuskit.kernels.arrays import Bools, Bytes, Int64s, frozen, join_bytes
+from corpuskit.stage import InputFile, Reject, Slice, SourceBatch
+from corpuskit.stages.sources._columns import BrokenRules, ColumnSource, is_utf8, pick
 from corpuskit.stages.sources._json import (
     BLANK,
     BOOL,
@@ -33,17 +30,8 @@ from corpuskit.stages.sources._json import (
     read_integers,
     unescape,
 )
-from corpuskit.stages.sources._records import HEAD_BYTES, LINES, cut_file, read_blocks
+from corpuskit.stages.sources._records import HEAD_BYTES, LINES, RecordBlock, cut_file, read_blocks
 from corpuskit.stages.sources._stream import InputStream, estimate_text
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
-    from numpy.typing import NDArray
-
-    from corpuskit.stage import InputFile, Slice, Volume
-    from corpuskit.stages.sources._records import RecordBlock
-
 
 LINE_FACTOR, LINE_SLACK = 3, 1 << 20
 """A line may have this many times the bytes of the longest document, and this much more."""
@@ -70,6 +58,7 @@ class Jsonl(ColumnSource):
     frames per file included.
     """
 
+    text_speed: ClassVar[float] = 300e6
     rules: ClassVar[tuple[str, ...]] = (
         "bad_json",
         "bad_text",
@@ -81,9 +70,6 @@ class Jsonl(ColumnSource):
 
     def text_size(self, file: InputFile, piece: Slice) -> tuple[int, bool]:
         return estimate_text(file, piece, self.max_expansion)
-
-    def cost(self, volume: Volume, pass_name: str = "") -> Cost:
-        return Cost(cpu_seconds=volume.text_bytes / 300e6)
 
     def check_files(self, paths: Sequence[str]) -> None:
         expected = {name: Wanted(role, *LABEL) for role, name in self.labels.items() if name}
@@ -141,7 +127,7 @@ class Jsonl(ColumnSource):
 
 
 def _rejects(
-    block: RecordBlock, findings: BrokenRules, texts: pa.Array, sizes: NDArray[np.int64], most: int
+    block: RecordBlock, findings: BrokenRules, texts: pa.Array, sizes: Int64s, most: int
 ) -> Iterator[Reject]:
     for long in block.too_long:
         yield Reject(long.position, "too_long", long.size_bytes, most, long.head)
@@ -179,7 +165,7 @@ class Members:
     """
 
     def __init__(self, block: RecordBlock, names: Sequence[str], *, with_extra: bool) -> None:
-        self._names = _packed([_dumps(name)[1:-1] for name in names])
+        self._offsets, self._names = join_bytes([_dumps(name)[1:-1] for name in names])
         self._data, self._starts, self._ends = block.data, block.starts, block.ends.copy()
         self._with_extra = with_extra
         broken = _not_utf8(block)
@@ -191,7 +177,7 @@ class Members:
         self.states[broken] = INVALID
 
     def _parse(self, *, is_plain: bool = False) -> None:
-        num, width, size = len(self._starts), len(self._names[1]) - 1, len(self._data)
+        num, width, size = len(self._starts), len(self._offsets) - 1, len(self._data)
         self._taken = Taken(
             texts=np.empty(size, np.uint8),
             text_offsets=np.empty(num + 1, np.int64),
@@ -202,11 +188,11 @@ class Members:
             spans=np.zeros((num, width, 2), np.int64),
         )
         self.states = parse_lines(
-            self._data, self._starts, self._ends, *self._names, is_plain, self._taken
+            self._data, self._starts, self._ends, self._names, self._offsets, is_plain, self._taken
         )
         self.replaced = self._taken.replaced
 
-    def _repair(self, odd: NDArray[np.int64], block: RecordBlock) -> None:
+    def _repair(self, odd: Int64s, block: RecordBlock) -> None:
         """Let Python read what the kernel did not, write it plainly, and take that apart."""
         self._starts = self._starts.copy()
         pieces, size = [self._data], len(self._data)
@@ -215,8 +201,7 @@ class Members:
             pieces.append(np.frombuffer(plain, np.uint8))
             self._starts[row], self._ends[row] = size, size + len(plain)
             size += len(plain)
-        self._data = np.concatenate(pieces)
-        self._data.flags.writeable = False
+        self._data = frozen(np.concatenate(pieces))
         self._parse(is_plain=True)
         self.states[odd[self.states[odd] == BLANK]] = ODD
 
@@ -224,11 +209,11 @@ class Members:
         """Return the first member, unescaped; empty if it is not a string."""
         return large_strings(self._taken.text_offsets, self._taken.texts)
 
-    def kinds(self, slot: int) -> NDArray[np.uint8]:
+    def kinds(self, slot: int) -> Bytes:
         """Return the kinds of one member, (N,)."""
         return self._taken.kinds[:, slot].copy()
 
-    def strings(self, slot: int, kinds: NDArray[np.uint8] | None = None) -> pa.LargeStringArray:
+    def strings(self, slot: int, kinds: Bytes | None = None) -> pa.LargeStringArray:
         """Return strings, and numbers as they are written; null for the rest.
 
         Args:
@@ -243,10 +228,10 @@ class Members:
         self.replaced |= unescape(self._data, spans, kinds, out, offsets)
         return large_strings(offsets, out, ~has_value)
 
-    def _spans(self, slot: int) -> NDArray[np.int64]:
+    def _spans(self, slot: int) -> Int64s:
         return np.ascontiguousarray(self._taken.spans[:, slot])
 
-    def typed(self, slot: int, kind: pa.DataType) -> tuple[pa.Array, NDArray[np.bool_]]:
+    def typed(self, slot: int, kind: pa.DataType) -> tuple[pa.Array, Bools]:
         """Return a declared column and (N,) which of its values are of another type.
 
         A missing member and null are null; an integer is a float64, too.
@@ -272,12 +257,7 @@ class Members:
         return large_strings(offsets, self._taken.extra, np.diff(offsets) == 0).cast(pa.string())
 
 
-def _packed(names: Sequence[bytes]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    sizes = [0, *(len(name) for name in names)]
-    return np.frombuffer(b"".join(names), np.uint8), np.cumsum(np.array(sizes, np.int64))
-
-
-def _not_utf8(block: RecordBlock) -> NDArray[np.int64]:
+def _not_utf8(block: RecordBlock) -> Int64s:
     """Return the rows that are not UTF-8; line feeds end sequences, so one test serves all rows."""
     if is_utf8(block.data):
         return np.empty(0, np.int64)

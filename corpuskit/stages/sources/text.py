@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, ClassVar, Literal
+from collections.abc import Iterable, Iterator, Mapping
+from typing import ClassVar, Literal
 
 import numpy as np
+import pyarrow as pa
 from pydantic import Field
 
 from corpuskit.formats.batch import POSITION_BITS, large_strings
-from corpuskit.stage import Cost, Reject, Source, SourceBatch
+from corpuskit.stage import InputFile, Reject, Slice, Source, SourceBatch
 from corpuskit.stages.sources._columns import BrokenRules, is_utf8
 from corpuskit.stages.sources._records import (
     HEAD_BYTES,
@@ -23,13 +25,6 @@ from corpuskit.stages.sources._records import (
     trim_records,
 )
 from corpuskit.stages.sources._stream import MAX_EXPANSION, InputStream, estimate_text
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-
-    import pyarrow as pa
-
-    from corpuskit.stage import InputFile, Slice, Volume
 
 MARK = b"\xef\xbb\xbf"
 SKIP_BYTES = 4 << 20
@@ -50,6 +45,7 @@ class Text(Source):
     file included.
     """
 
+    text_speed: ClassVar[float] = 500e6
     rules: ClassVar[tuple[str, ...]] = ("invalid_utf8", "too_long")
 
     per: Literal["file", "paragraph", "line"] = "file"
@@ -62,9 +58,6 @@ class Text(Source):
 
     def text_size(self, file: InputFile, piece: Slice) -> tuple[int, bool]:
         return estimate_text(file, piece, self.max_expansion)
-
-    def cost(self, volume: Volume, pass_name: str = "") -> Cost:
-        return Cost(cpu_seconds=volume.text_bytes / 500e6)
 
     def slices(self, file: InputFile, target_bytes: int) -> list[Slice]:
         return cut_file(file, target_bytes, splittable=self.per == "line")

@@ -20,7 +20,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from corpuskit.formats.batch import SPAN, Utf8, frozen, span_lists
+from corpuskit.formats.batch import SPAN, Utf8, span_lists
+from corpuskit.kernels.arrays import frozen
 from corpuskit.kernels.spans import replace_spans
 from corpuskit.paths import PathText
 from corpuskit.stage import Cost, Example, Outcome, Spans, StreamingStage

@@ -2,14 +2,13 @@
 
     pass                    reads                       writes                  memory
     sign (cells)            documents                   `bands`, `priorities`   70 bytes a band key
-    route_bands             `bands`                     the same, merged; only for very many cells
     edges (hash ranges)     `bands`                     `forest`                128 bytes a row
     cluster (one unit)      `forest` of all ranges      `components`            48 bytes an edge
       join_1, join_2... before it, and ranges of it, where there are too many: see `components`
     gather (cells)          `components`, documents     `sets`, `sizes`         24 bytes a shingle
     route_sets              `sets`, `sizes`             the same, merged; only for very many cells
     verify (hash ranges)    `sets`, `sizes`             `clusters`              18 bytes a shingle
-    survivors, route, apply: see `_cluster_stage`
+    route_bands, survivors, route, apply: see `_cluster_stage`
 
 `schemes` turns texts into band keys and shingles, `verification` has the two passes that compare
 them, `signatures` the files of `signatures: true`. With `verify: null` the pass `cluster` writes
@@ -19,8 +18,9 @@ them, `signatures` the files of `signatures: true`. With `verify: null` the pass
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -28,8 +28,9 @@ from pydantic import Field
 
 from corpuskit.errors import UsageError
 from corpuskit.formats.batch import numbers
+from corpuskit.kernels.arrays import Int64s, Uint64s
 from corpuskit.kernels.unionfind import connect, first_of_group
-from corpuskit.stage import Cost, Pass, Unit
+from corpuskit.stage import Cost, Known, Pass, PassContext, PassPlan, Unit, Volume
 from corpuskit.stages import _routing
 from corpuskit.stages._numbers import check_strings
 from corpuskit.stages.dedup import _cluster_stage
@@ -52,14 +53,6 @@ from corpuskit.stages.dedup.minhash_dedup.verification import (
     write_index,
     write_sets,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from numpy.typing import NDArray
-
-    from corpuskit.stage import Known, PassContext, PassPlan, Volume
-
 
 _BANDS = pa.schema([("hash", pa.uint64()), ("band", pa.uint8()), ("key", pa.int64())])
 _PRIORITIES = pa.schema([("key", pa.int64()), ("priority", pa.uint64())])
@@ -101,7 +94,8 @@ class MinhashDedup(schemes.Signing, ClusterStage):
 
     rules = ("near_duplicate",)
     bounds = {"near_duplicate": "verify"}  # noqa: RUF012 - as Stage declares it
-    hashed_by = "sign"
+    hashed_by, hashes = "sign", "bands"
+    hash_bytes = _ROW_BYTES
 
     keep: Keep = "longest"
     """Which of two near duplicates stays rather than the other: the longest, first (in reading
@@ -194,25 +188,9 @@ class MinhashDedup(schemes.Signing, ClusterStage):
             _routing.merge_pass(self, SETS_AND_SIZES, cut_routes_to_verify, done_with=()),
             Pass("verify", self.verify_range, cut_verify, done_with=("gather/", "route_sets/")),
         )
+        owns = ("signatures/{label}/",) if self.signatures else ()
         return (
-            Pass(
-                "sign",
-                self.sign_cell,
-                is_cell_alone=True,
-                owns=("signatures/{label}/",) if self.signatures else (),
-            ),
-            _routing.merge_pass(
-                self,
-                {"sign/bands": _BANDS},
-                self.cut_routes_to_ranges,
-                done_with=self.unless_indexed("sign/bands"),
-            ),
-            Pass(
-                "edges",
-                self.link_range,
-                self.cut_ranges,
-                done_with=("route_bands/", *self.unless_indexed("sign/bands")),
-            ),
+            *self.first_passes(self.sign_cell, owns, "edges", self.link_range),
             *components.passes(self),
             Pass(
                 "cluster",
@@ -240,12 +218,8 @@ class MinhashDedup(schemes.Signing, ClusterStage):
             held = max(held, sets.unit_bytes)
             seconds = volume.text_bytes / speed + sets.cpu_seconds
             return Cost(seconds, unit_bytes=held, disk_bytes=disk + sets.disk_bytes)
-        if pass_name == "route_bands":
-            ranges = _routing.num_ranges(volume, rows, _ROW_BYTES)
-            return _routing.cost_of_route(volume, ranges, rows * _ROW_BYTES, rows / 3e6, 17 * rows)
-        if pass_name == "edges":
-            rows += self.references().rows("bands")
-            return _cluster_stage.cost_of_range(volume, rows, _ROW_BYTES)
+        if pass_name in {"route_bands", "edges"}:
+            return self.cost_of_hashes(volume, pass_name, rows, 17)
         if pass_name == "cluster" or pass_name.startswith("join_"):
             return components.cost(self, volume, pass_name)
         if pass_name == "route_components":
@@ -259,7 +233,7 @@ class MinhashDedup(schemes.Signing, ClusterStage):
 
     def sign_cell(self, context: PassContext) -> None:
         """Write the band keys of a cell's documents, sorted by hash."""
-        keys: list[NDArray[np.int64]] = []
+        keys: list[Int64s] = []
         hashes, priorities, ids, signatures, sets = [], [], [], [], []
         num_docs = 0
         wants_ids = self.index or self.signatures
@@ -296,23 +270,12 @@ class MinhashDedup(schemes.Signing, ClusterStage):
             columns = {"key": np.concatenate(keys), "priority": np.concatenate(priorities)}
             context.write_shuffle("priorities", columns, is_sorted=True)
 
-    def cut_ranges(self, plan: PassPlan) -> list[Unit]:
-        """Return hash ranges whose rows a task can hold."""
-        reference_rows = self.references().rows("bands")
-        return _routing.hash_units(plan, "sign/bands", _ROW_BYTES, reference_rows)
-
-    def cut_routes_to_ranges(self, plan: PassPlan) -> list[Unit]:
-        """Return groups of cells in ranges of hashes where there are very many, else none."""
-        return _routing.ranges_if_many(plan, "sign/bands", self.cut_ranges(plan), _ROW_BYTES)
+    def hash_schema(self) -> pa.Schema:
+        return _BANDS
 
     def link_range(self, context: PassContext) -> None:
         """Write the spanning forest of what this hash range links: document -> smallest key."""
-        low, high = context.unit.low, context.unit.high
-        rows = context.read_shuffle(_routing.merged(context, "sign/bands"), low, high, _BANDS)
-        if self.against:
-            references = self.references().matching("bands", low, high, _BANDS, rows)
-            rows = pa.concat_tables([references, rows])
-        hashes, bands, keys = (numbers(column) for column in rows.columns)
+        hashes, bands, keys = (numbers(column) for column in self.read_hashes(context).columns)
         first = first_of_group(hashes, bands, keys)
         linked = np.flatnonzero(first != np.arange(len(first)))
         nodes, roots = connect(keys[linked], keys[first[linked]])
@@ -355,7 +318,7 @@ class MinhashDedup(schemes.Signing, ClusterStage):
         else:
             verify_range(context, partial(single_link_clusters, threshold=self.verify))
 
-    def _priorities_of(self, context: PassContext, keys: NDArray[np.int64]) -> NDArray[np.uint64]:
+    def _priorities_of(self, context: PassContext, keys: Int64s) -> Uint64s:
         """Return the priorities of documents; 0 for reference documents. `keys` ascend."""
         priorities = np.zeros(len(keys), np.uint64)
         for part in context.parts("sign/priorities"):
@@ -367,7 +330,7 @@ class MinhashDedup(schemes.Signing, ClusterStage):
                 priorities[begin:end] = numbers(rows.column("priority"))[at]
         return priorities
 
-    def _sets(self, context: PassContext, keys: NDArray[np.int64]) -> Iterator[ShingleSets]:
+    def _sets(self, context: PassContext, keys: Int64s) -> Iterator[ShingleSets]:
         """Yield the shingle sets of some documents of this unit."""
         unit = context.unit
         if is_reference(unit):

@@ -16,23 +16,19 @@ small-star, which are done at once here, and to the end within a range.
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
 
 from corpuskit.errors import TaskError
 from corpuskit.formats.batch import numbers
+from corpuskit.kernels.arrays import Int64s
 from corpuskit.kernels.unionfind import connect
-from corpuskit.stage import Cost, Pass, Unit
+from corpuskit.stage import Cost, Pass, PassContext, PassPlan, Unit, Volume
 from corpuskit.stages import _routing
 from corpuskit.stages.dedup._cluster_stage import CLUSTER_BYTES, CLUSTERED
 from corpuskit.stages.dedup.minhash_dedup.verification import spread
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from corpuskit.stage import PassContext, PassPlan, Volume
 
 
 class Joining(Protocol):
@@ -101,9 +97,7 @@ def cut_round(stage: Joining, number: int, plan: PassPlan) -> list[Unit]:
     return _ranges(plan, number - 1) if is_needed else []
 
 
-def write_forest(
-    stage: Joining, context: PassContext, keys: NDArray[np.int64], roots: NDArray[np.int64]
-) -> None:
+def write_forest(stage: Joining, context: PassContext, keys: Int64s, roots: Int64s) -> None:
     """Write a forest: documents, ascending, and the root of each."""
     if stage.rounds:
         context.write_shuffle("forest", {"at": spread(keys), "key": keys, "other": roots})
@@ -150,9 +144,7 @@ def cut_cluster(stage: Joining, plan: PassPlan) -> list[Unit]:
     return [Unit(0)]
 
 
-def find_components(
-    stage: Joining, context: PassContext
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def find_components(stage: Joining, context: PassContext) -> tuple[Int64s, Int64s]:
     """Return documents, ascending, and the smallest of the component of each.
 
     Of a range these are its documents or, where clusters are ranked at once, the components whose

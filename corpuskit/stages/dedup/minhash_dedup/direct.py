@@ -11,29 +11,25 @@ with those that stay of all earlier ranges, read block by block, and then with e
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 import numpy as np
 
-from corpuskit.formats.batch import frozen
+from corpuskit.kernels.arrays import Bools, Int64s, Uint64s, frozen
 from corpuskit.kernels.singlelink import LINK_BYTES
 from corpuskit.kernels.survivors import first_holders
+from corpuskit.stage import PassContext
 from corpuskit.stages.dedup._cluster_stage import rank
 from corpuskit.stages.dedup.minhash_dedup.verification import (
     MOST_SHINGLES,
     READ_BYTES,
     ROW_BYTES,
+    Components,
+    ReadSets,
     Verified,
     read_sets,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from numpy.typing import NDArray
-
-    from corpuskit.stage import PassContext
-    from corpuskit.stages.dedup.minhash_dedup.verification import Components, ReadSets
 
 
 class _PieceSets(NamedTuple):
@@ -43,10 +39,10 @@ class _PieceSets(NamedTuple):
         numbers: by which `_Stars` knows them, (N,); -1 for rows that are not compared.
     """
 
-    numbers: NDArray[np.int64]
-    components: NDArray[np.int64]
-    offsets: NDArray[np.int64]
-    hashes: NDArray[np.uint64]
+    numbers: Int64s
+    components: Int64s
+    offsets: Int64s
+    hashes: Uint64s
 
 
 def direct_clusters(
@@ -113,7 +109,7 @@ class _Stars:
         self.holders = np.full(len(self.owners), -1)
         self.shared = np.zeros(len(self.owners), np.int64)
 
-    def hold(self, sets: _PieceSets, is_settled: NDArray[np.bool_] | None = None) -> None:
+    def hold(self, sets: _PieceSets, is_settled: Bools | None = None) -> None:
         """Find the holders of sets among all of them, or among those that are settled."""
         stays = self.stays if is_settled is None else is_settled
         is_asked = (self.holders < 0) if is_settled is None else ~self.stays | is_settled
@@ -146,7 +142,7 @@ class _Stars:
         shared = np.where(self.holders[own] < 0, sizes, self.shared[own])
         return Verified(ranked, shared / (sizes + others - shared), (sizes - shared) / sizes)
 
-    def cut(self, memory_bytes: int) -> Iterator[NDArray[np.int64]]:
+    def cut(self, memory_bytes: int) -> Iterator[Int64s]:
         """Yield sets in order, as many at a time as fit beside a block."""
         order = np.argsort(self.places)
         set_bytes = 2 * (self.sizes[order] * (READ_BYTES + LINK_BYTES) + ROW_BYTES)
@@ -164,7 +160,7 @@ class _Stars:
         numbers[sets.kept] = np.searchsorted(self.owners, sets.keys[sets.kept])
         return _PieceSets(numbers, sets.components.view(np.int64), sets.offsets, sets.hashes)
 
-    def chosen(self, sets: ReadSets, is_chosen: NDArray[np.bool_]) -> _PieceSets:
+    def chosen(self, sets: ReadSets, is_chosen: Bools) -> _PieceSets:
         """Return some of the sets that were read, and nothing of the others."""
         numbers, components, offsets, hashes = self.rows_of(sets)
         rows = (numbers >= 0) & is_chosen[numbers]

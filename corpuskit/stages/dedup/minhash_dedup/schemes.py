@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from pydantic import Field
@@ -11,22 +11,13 @@ from pydantic import Field
 from corpuskit.errors import UsageError
 from corpuskit.formats.batch import Utf8
 from corpuskit.kernels import minhash
+from corpuskit.kernels.arrays import AnyArray, Bools, Int64s, Uint32s, Uint64s
 from corpuskit.kernels.minhash import distinct_shingles, permutations, sketch_texts
 from corpuskit.kernels.ngrams import JoinedWords, hash_ngrams, join_words, lower_words
-from corpuskit.stage import Parameters
+from corpuskit.stage import Parameters, View
 from corpuskit.text.simplify import simplify_texts
 from corpuskit.text.words import check_language, splitter
 from corpuskit.text.words import libraries as libraries_of_words
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from corpuskit.stage.view import View
-
-    Offsets = NDArray[np.int64]
-    Hashes = NDArray[np.uint64]
-    Bytes = NDArray[np.uint8]
-
 
 Scheme = Literal["fast", "datatrove", "datasketch"]
 """`fast`: one-permutation sketches of `\\w+` words; `datatrove`: as datatrove 0.10.1;
@@ -78,9 +69,9 @@ class Signatures(NamedTuple):
         values: (N, bands * rows) uint32 or uint64, or None if not requested.
     """
 
-    bands: Hashes
-    signed: NDArray[np.bool_]
-    values: NDArray[np.uint32] | NDArray[np.uint64] | None
+    bands: Uint64s
+    signed: Bools
+    values: Uint32s | Uint64s | None
 
 
 def check(stage: Signing) -> None:
@@ -147,7 +138,7 @@ def sign(view: View, stage: Signing, *, values: bool = False) -> Signatures:
     return Signatures(keys, signed, kept if values else None)
 
 
-def _blocks(offsets: Offsets) -> list[tuple[int, int]]:
+def _blocks(offsets: Int64s) -> list[tuple[int, int]]:
     """Cut documents into blocks that stay in the processor's cache."""
     cuts, last, num_docs = [0], 0, len(offsets) - 1
     while last < num_docs:
@@ -163,18 +154,18 @@ class _Making:
     def __init__(self, stage: Signing) -> None:
         self._precision = hashing(stage)[1]
         self._width = stage.bands * stage.rows
-        self._ab: tuple[NDArray[Any], NDArray[Any]]
+        self._ab: tuple[AnyArray, AnyArray]
         self._is_affine = stage.scheme == "datasketch"
         if self._is_affine:
             self._ab = minhash.affine_permutations(self._width, stage.seed, self._precision)
         else:
             self._ab = permutations(self._width, stage.seed)
 
-    def room(self, num_docs: int) -> NDArray[Any]:
+    def room(self, num_docs: int) -> AnyArray:
         """Return an empty array of signatures."""
         return np.zeros((num_docs, self._width), np.uint32 if self._precision == 32 else np.uint64)
 
-    def fill(self, bounds: Offsets, hashes: Hashes, out: NDArray[Any]) -> None:
+    def fill(self, bounds: Int64s, hashes: Uint64s, out: AnyArray) -> None:
         """Fill `out` with the signatures of some documents."""
         if self._is_affine:
             work: Any = minhash.sign_affine32 if self._precision == 32 else minhash.sign_affine64
@@ -183,7 +174,7 @@ class _Making:
         work(bounds, hashes, *self._ab, out)
 
 
-def _ngram_hashes(text: Utf8, stage: Signing) -> tuple[Offsets, Hashes]:
+def _ngram_hashes(text: Utf8, stage: Signing) -> tuple[Int64s, Uint64s]:
     """Return the hashes of each document's shingles, in order; not for `fast`."""
     function, precision = hashing(stage)
     if stage.scheme == "datasketch":
@@ -195,7 +186,7 @@ def _ngram_hashes(text: Utf8, stage: Signing) -> tuple[Offsets, Hashes]:
     return hash_ngrams(joined, stage.ngram, function, precision, keeps_short=False)
 
 
-def shingles(view: View, stage: Signing) -> tuple[Offsets, Hashes]:
+def shingles(view: View, stage: Signing) -> tuple[Int64s, Uint64s]:
     r"""Return the different 64-bit shingle hashes of each document, ascending: offsets, hashes.
 
     Shingles are n-grams of `\w+` words in lower case whatever the scheme, or of characters; a

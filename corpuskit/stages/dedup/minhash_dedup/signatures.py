@@ -3,25 +3,18 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from corpuskit.errors import DataError
-from corpuskit.stages.dedup.minhash_dedup.schemes import hashing
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from pathlib import Path
-
-    from numpy.typing import NDArray
-
-    from corpuskit.stage import UnitContext
-    from corpuskit.stage.view import View
-    from corpuskit.stages.dedup.minhash_dedup.schemes import Scheme, Signatures, Signing
-
+from corpuskit.kernels.arrays import AnyArray, Int64s
+from corpuskit.stage import UnitContext, View
+from corpuskit.stages.dedup.minhash_dedup.schemes import Scheme, Signatures, Signing, hashing
 
 ROLE = "signatures:"
 """Role of the parts of a stage, without its label."""
@@ -57,9 +50,9 @@ class SignatureSettings(NamedTuple):
 class Signed(NamedTuple):
     """Signatures of some documents: keys and ids, N long, and values, (N, K)."""
 
-    keys: NDArray[np.int64]
+    keys: Int64s
     ids: pa.Array
-    values: NDArray[Any]
+    values: AnyArray
 
 
 def signed_rows(view: View, signatures: Signatures) -> Signed:
@@ -137,7 +130,7 @@ def _settings(stage: Signing, dtype: str) -> SignatureSettings:
     )  # fmt: skip
 
 
-def _binary(values: NDArray[Any], width: int) -> pa.Array:
+def _binary(values: AnyArray, width: int) -> pa.Array:
     content = np.ascontiguousarray(values.astype(values.dtype.newbyteorder("<"), copy=False))
     buffers = [None, pa.py_buffer(content)]
     return pa.FixedSizeBinaryArray.from_buffers(pa.binary(width), len(values), buffers)

@@ -18,27 +18,22 @@ import numpy as np
 import pyarrow as pa
 
 from corpuskit.errors import DataError, TaskError
-from corpuskit.formats.batch import frozen, numbers, utf8
+from corpuskit.formats.batch import numbers, utf8
+from corpuskit.kernels.arrays import frozen
 from corpuskit.kernels.hashing import hash_texts
 from corpuskit.kernels.singlelink import LINK_BYTES, similarities, single_link
 from corpuskit.kernels.unionfind import connect, first_of_group
-from corpuskit.stage import Cost, Unit
+from corpuskit.stage import Cost, PassContext, PassPlan, Unit, Volume
 from corpuskit.stages._routing import cost_of_route, merged, range_units, ranges_if_many
 from corpuskit.stages.dedup._cluster_stage import CLUSTERED, Ranked, rank, write_clusters
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from numpy.typing import NDArray
-
-    from corpuskit.stage import PassContext, PassPlan, Volume
+    from corpuskit.kernels.arrays import Float64s, Int64s, Uint64s
     from corpuskit.stages.dedup._reference import Reference
 
-    Keys = NDArray[np.int64]
-    Rows = NDArray[np.int64]
-    Hashes = NDArray[np.uint64]
     Producers = tuple[int, int]
-    Floats = NDArray[np.float64]
 
 
 READ_BYTES = 18
@@ -99,8 +94,8 @@ class Verified(NamedTuple):
     """
 
     ranked: Ranked
-    similarities: Floats
-    lost: Floats
+    similarities: Float64s
+    lost: Float64s
 
 
 def verify_range(
@@ -209,14 +204,14 @@ class ReadSets(NamedTuple):
         twins: for each row the first one with the same set, which is itself for `kept` ones.
     """
 
-    keys: Keys
-    priorities: NDArray[np.uint64]
-    groups: Hashes
-    components: Hashes
-    twins: Rows
-    kept: Rows
-    offsets: NDArray[np.int64]
-    hashes: Hashes
+    keys: Int64s
+    priorities: Uint64s
+    groups: Uint64s
+    components: Uint64s
+    twins: Int64s
+    kept: Int64s
+    offsets: Int64s
+    hashes: Uint64s
 
 
 class _Labels:
@@ -248,7 +243,7 @@ class _Labels:
                 if (self.labels != self.labels[0]).any():
                     self._link(self._sets([before, block]), is_new=False)
 
-    def ranked(self) -> tuple[Ranked, NDArray[np.float64]]:
+    def ranked(self) -> tuple[Ranked, Float64s]:
         """Return clustered documents, and the similarity of each to its survivor."""
         ranked = rank(self.keys, self.labels, self.priorities)
         known = np.where(ranked.ranks == 0, 1.0, np.nan)
@@ -280,7 +275,7 @@ class _Labels:
         return self.read[1]
 
 
-def _compare(sets: ReadSets, ranked: Ranked, known: NDArray[np.float64]) -> None:
+def _compare(sets: ReadSets, ranked: Ranked, known: Float64s) -> None:
     """Fill in the similarity of documents to survivors where both are among the sets."""
     order = np.argsort(sets.keys)
     ends = []
@@ -352,15 +347,15 @@ class ShingleSets(NamedTuple):
         groups: as in `ReadSets`; None = one of all.
     """
 
-    keys: Keys
-    priorities: NDArray[np.uint64] | None
-    offsets: NDArray[np.int64]
-    hashes: Hashes
-    groups: Hashes | None = None
+    keys: Int64s
+    priorities: Uint64s | None
+    offsets: Int64s
+    hashes: Uint64s
+    groups: Uint64s | None = None
 
 
 def write_sets(
-    context: PassContext, documents: Keys, components: Keys, batches: Iterable[ShingleSets]
+    context: PassContext, documents: Int64s, components: Int64s, batches: Iterable[ShingleSets]
 ) -> None:
     """Write the shingle sets of a cell's documents, equal ones of a component once.
 
@@ -410,7 +405,7 @@ def write_index(context: PassContext, batches: Iterable[ShingleSets]) -> None:
     context.write_shuffle("sets", columns, is_sorted=True)
 
 
-def read_index(index: Reference, low: int, high: int, documents: Keys) -> Iterator[ShingleSets]:
+def read_index(index: Reference, low: int, high: int, documents: Int64s) -> Iterator[ShingleSets]:
     """Yield the sets of some documents of a reference run; keys are moved below zero."""
     rows = index.read("sets", low - index.shift, high - index.shift, _INDEX)
     keys = numbers(rows.column("key")) + np.int64(index.shift)
@@ -422,7 +417,7 @@ def read_index(index: Reference, low: int, high: int, documents: Keys) -> Iterat
 
 def _concatenated(
     batches: Iterable[ShingleSets],
-) -> tuple[Keys, NDArray[np.uint64], Hashes, NDArray[np.int64], Hashes]:
+) -> tuple[Int64s, Uint64s, Uint64s, Int64s, Uint64s]:
     """Return keys, priorities, groups, offsets and hashes of all batches."""
     nothing = np.empty(0, np.uint64)
     sets = [ShingleSets(np.empty(0, np.int64), nothing, np.zeros(1, np.int64), nothing), *batches]
@@ -441,19 +436,19 @@ def _concatenated(
     )  # fmt: skip
 
 
-def _binary(offsets: NDArray[np.int64], hashes: Hashes) -> pa.LargeBinaryArray:
+def _binary(offsets: Int64s, hashes: Uint64s) -> pa.LargeBinaryArray:
     """Wrap sets as an Arrow array of bytes, without copying them."""
     buffers = [None, pa.py_buffer(offsets * 8), pa.py_buffer(hashes)]
     return pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(offsets) - 1, buffers)
 
 
-def as_hashes(column: pa.ChunkedArray) -> tuple[NDArray[np.int64], Hashes]:
+def as_hashes(column: pa.ChunkedArray) -> tuple[Int64s, Uint64s]:
     """View a column of sets as offsets and hashes."""
     sets = utf8(column.combine_chunks())
     return frozen(sets.offsets // 8), sets.data[: len(sets.data) // 8 * 8].view(np.uint64)
 
 
-def spread(keys: Keys) -> Hashes:
+def spread(keys: Int64s) -> Uint64s:
     """Return other numbers for keys, one for one, evenly spread over 64 bits."""
     values = keys.view(np.uint64)
     values = (values ^ (values >> np.uint64(32))) * _SPREAD
@@ -462,8 +457,8 @@ def spread(keys: Keys) -> Hashes:
 
 
 def first_twins(
-    components: Hashes, keys: Keys, offsets: NDArray[np.int64], hashes: Hashes, rows: Rows
-) -> Rows:
+    components: Uint64s, keys: Int64s, offsets: Int64s, hashes: Uint64s, rows: Int64s
+) -> Int64s:
     """Return for each row that of the smallest key in its component with the same set, (N,).
 
     Args:

@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, ClassVar, Literal
+from types import ModuleType
+from typing import ClassVar, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -23,30 +24,19 @@ from pydantic import Field
 
 from corpuskit.formats.batch import SPAN, ByteSpans, span_lists
 from corpuskit.formats.ledger import Entries
+from corpuskit.kernels.arrays import Bools, Float64s, Int64s
 from corpuskit.kernels.substring import spans as trims
 from corpuskit.kernels.substring.spans import join_spans
-from corpuskit.stage import Cost, GlobalStage, Pass
-from corpuskit.stages.dedup._keep import (
-    check_scope,
-    keep_columns,
-    scope_columns,
-)
+from corpuskit.stage import Cost, GlobalStage, Known, Pass, PassContext, View, Volume
+from corpuskit.stages.dedup._keep import check_scope, keep_columns, scope_columns
 from corpuskit.stages.dedup.substring_dedup import partitioned, suffix_array
 from corpuskit.stages.dedup.substring_dedup.symbols import (
     ENCODED_PER_SECOND,
+    DocumentSpans,
     Search,
     byte_spans,
     check_encoder,
 )
-
-if TYPE_CHECKING:
-    from types import ModuleType
-
-    from numpy.typing import NDArray
-
-    from corpuskit.stage import Known, PassContext, View, Volume
-    from corpuskit.stages.dedup.substring_dedup.symbols import DocumentSpans
-
 
 _TRIMS = {"char": trims.CHAR, "word": trims.WORD, "line": trims.LINE}
 
@@ -184,8 +174,8 @@ class SubstringDedup(Search, GlobalStage):
         return ByteSpans(*join_spans(rows, starts, ends, self.min_fragment))
 
     def _decide(
-        self, context: PassContext, view: View, spans: ByteSpans, repeated: NDArray[np.float64]
-    ) -> NDArray[np.bool_]:
+        self, context: PassContext, view: View, spans: ByteSpans, repeated: Float64s
+    ) -> Bools:
         """Add ledger rows for what is cut or dropped; return which documents are dropped."""
         sizes = view.text.sizes()
         has_spans = repeated > 0
@@ -204,7 +194,7 @@ class SubstringDedup(Search, GlobalStage):
 
     def _add_ledger(
         self, context: PassContext, view: View, spans: ByteSpans, rule: str,
-        rows: NDArray[np.int64], values: NDArray[np.float64],
+        rows: Int64s, values: Float64s
     ) -> None:  # fmt: skip
         """Add a row for each of some documents, with all its spans."""
         if len(rows) == 0:

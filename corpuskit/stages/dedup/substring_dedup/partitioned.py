@@ -27,14 +27,17 @@ from __future__ import annotations
 
 import bisect
 import itertools
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from corpuskit.errors import DataError
-from corpuskit.formats.batch import frozen, numbers, utf8
+from corpuskit.formats.batch import numbers, utf8
+from corpuskit.kernels.arrays import AnyArray, Bytes, Int64s, Uint32s, Uint64s, frozen
 from corpuskit.kernels.substring.contexts import (
     Contexts,
     copy_contexts,
@@ -48,24 +51,16 @@ from corpuskit.kernels.substring.contexts import (
 )
 from corpuskit.kernels.substring.spans import subtract_spans
 from corpuskit.kernels.substring.winnow import MAX_SYMBOLS, gram_size, winnow
-from corpuskit.stage import Cost, Pass, Unit
+from corpuskit.stage import Cost, Pass, PassContext, PassPlan, Unit, Volume
 from corpuskit.stages import _routing
 from corpuskit.stages._numbers import among
 from corpuskit.stages.dedup.substring_dedup.symbols import (
     DocumentSpans,
+    Search,
     Symbols,
     read_symbols,
     symbol_type,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from numpy.typing import NDArray
-
-    from corpuskit.stage import PassContext, PassPlan, Volume
-    from corpuskit.stages.dedup.substring_dedup.symbols import Search
-
 
 _PLACE = [("start", pa.uint32()), ("at", pa.uint16()), ("last", pa.uint16())]
 FINGERPRINTS = pa.schema([("fp", pa.uint64()), ("key", pa.int64()), *_PLACE])
@@ -124,12 +119,7 @@ def passes(search: Search) -> tuple[Pass, ...]:
             _cells_if_hot,
             done_with=("winnow/fingerprints", "count/hot"),
         ),
-        Pass(
-            "recount",
-            partial(recount_range, search),
-            _refined_ranges,
-            done_with=REFINED,
-        ),
+        Pass("recount", partial(recount_range, search), _refined_ranges, done_with=REFINED),
         merge(places, PLACES, partial(_routes_to_cells, places)),
         Pass(
             "gather",
@@ -312,7 +302,7 @@ def refine_cell(search: Search, context: PassContext) -> None:
 
 def _write_windows(
     search: Search, context: PassContext, combined: Combined, rows: slice, run: str
-) -> list[NDArray[Any]]:
+) -> list[AnyArray]:
     """Write the windows of some contexts, equal ones once; return those of them that repeat."""
     width = combined.width
     size = search.window * width
@@ -338,7 +328,7 @@ def recount_range(search: Search, context: PassContext) -> None:
     _count(context, REFINED, None)
 
 
-def _count(context: PassContext, runs: Sequence[str], most: int | None) -> NDArray[np.uint64]:
+def _count(context: PassContext, runs: Sequence[str], most: int | None) -> Uint64s:
     """Write the places of fingerprints with 2 to `most` rows; return those with more."""
     unit = context.unit
     tables, num_rows = [FINGERPRINTS.empty_table()], 0
@@ -370,9 +360,7 @@ def _count(context: PassContext, runs: Sequence[str], most: int | None) -> NDArr
     return hot
 
 
-def _drop_hot(
-    rows: pa.Table, hot: NDArray[np.uint64], most: int
-) -> tuple[pa.Table, NDArray[np.uint64]]:
+def _drop_hot(rows: pa.Table, hot: Uint64s, most: int) -> tuple[pa.Table, Uint64s]:
     """Take out fingerprints with more than `most` rows; return the rest, and all hot ones."""
     fps = numbers(rows.column("fp"))
     is_hot = group_sizes(fps) > most
@@ -482,11 +470,11 @@ class Combined(NamedTuple):
         repeats: windows of those that are left out, or of all that are not alone, as in SPANS.
     """
 
-    columns: dict[str, NDArray[Any]]
-    begins: NDArray[np.int64]
-    values: NDArray[np.uint8]
+    columns: dict[str, AnyArray]
+    begins: Int64s
+    values: Bytes
     width: int
-    repeats: list[NDArray[Any]]
+    repeats: list[AnyArray]
 
 
 def combine(search: Search, context: PassContext, rows: pa.Table) -> Combined:
@@ -523,7 +511,7 @@ def combine(search: Search, context: PassContext, rows: pa.Table) -> Combined:
 def _read_cell(search: Search, context: PassContext) -> Symbols:
     """Return all documents of a cell; scopes are in the fingerprints already."""
     batches = list(read_symbols(search, context))
-    pieces: list[NDArray[Any]] = [b.values[b.offsets[0] : b.offsets[-1]] for b in batches]
+    pieces: list[AnyArray] = [b.values[b.offsets[0] : b.offsets[-1]] for b in batches]
     values: Any = np.concatenate(pieces)
     sizes = np.concatenate([np.diff(batch.offsets) for batch in batches])
     return Symbols(
@@ -536,12 +524,8 @@ def _read_cell(search: Search, context: PassContext) -> Symbols:
 
 
 def repeated_spans(
-    search: Search,
-    first: NDArray[np.int64],
-    keys: NDArray[np.int64],
-    starts: NDArray[np.uint32],
-    lengths: NDArray[np.int64],
-) -> list[NDArray[Any]]:
+    search: Search, first: Int64s, keys: Int64s, starts: Uint32s, lengths: Int64s
+) -> list[AnyArray]:
     """Return the windows of contexts that are repeated, being equal to another one, as in SPANS.
 
     Args:
@@ -566,14 +550,14 @@ def _kinds(search: Search) -> tuple[tuple[int, bool], ...]:
     return ((_CUT, search.keep == "first"),)
 
 
-def _of_kind(columns: Sequence[NDArray[Any]], kind: int) -> DocumentSpans:
+def _of_kind(columns: Sequence[AnyArray], kind: int) -> DocumentSpans:
     """Return runs of windows of a kind, as in SPANS, sorted and joined."""
     keys, starts, ends, kinds = columns
     chosen = kinds == kind
     return merge_spans(keys[chosen], starts[chosen], ends[chosen])
 
 
-def _merge_kinds(columns: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
+def _merge_kinds(columns: Sequence[AnyArray]) -> list[AnyArray]:
     """Return runs of windows sorted and joined, those of each kind apart; columns of SPANS."""
     by_kind = [_of_kind(columns, kind) for kind in (_CUT, _ANY)]
     kinds = np.repeat(np.array([_CUT, _ANY], np.uint8), [len(runs.keys) for runs in by_kind])
@@ -582,9 +566,7 @@ def _merge_kinds(columns: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
     return [values[order] for values in (*merged, kinds)]
 
 
-def merge_spans(
-    keys: NDArray[np.int64], starts: NDArray[np.int64], ends: NDArray[np.int64]
-) -> DocumentSpans:
+def merge_spans(keys: Int64s, starts: Int64s, ends: Int64s) -> DocumentSpans:
     """Sort spans and join those that touch. O(S)."""
     order = order_keys(starts)
     order = order[order_keys(keys[order])]
@@ -597,7 +579,7 @@ def merge_spans(
     return DocumentSpans(keys[opens], starts[opens], reach[closes] & ((1 << 33) - 1))
 
 
-def count_groups(context: PassContext, sizes: NDArray[np.int64]) -> None:
+def count_groups(context: PassContext, sizes: Int64s) -> None:
     """Count large groups by powers of two; `sizes` has that of its group for each row."""
     groups = np.bincount(sizes[sizes >= _LARGE])
     for size in np.flatnonzero(groups).tolist():
@@ -605,7 +587,7 @@ def count_groups(context: PassContext, sizes: NDArray[np.int64]) -> None:
 
 
 def write(
-    context: PassContext, run: str, schema: pa.Schema, columns: Sequence[NDArray[Any] | pa.Array]
+    context: PassContext, run: str, schema: pa.Schema, columns: Sequence[AnyArray | pa.Array]
 ) -> None:
     """Write a run whose rows are in order."""
     arrays = [pa.array(column, field.type) for field, column in zip(schema, columns, strict=True)]

@@ -14,8 +14,9 @@ longest-common-prefix array, and in `keep: first`.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -23,6 +24,7 @@ import pyarrow as pa
 from corpuskit.distribution import install_command
 from corpuskit.errors import TaskError, UsageError
 from corpuskit.formats.batch import numbers, utf8
+from corpuskit.kernels.arrays import AnyArray, Bytes, Int64s
 from corpuskit.kernels.substring.spans import (
     flag_all,
     flag_later,
@@ -30,24 +32,16 @@ from corpuskit.kernels.substring.spans import (
     link_windows,
     subtract_spans,
 )
-from corpuskit.stage import Cost, Pass, Unit
+from corpuskit.stage import Cost, Pass, PassContext, PassPlan, Unit, Volume
 from corpuskit.stages._routing import range_units
 from corpuskit.stages.dedup._keep import GLOBAL
 from corpuskit.stages.dedup.substring_dedup.symbols import (
     ENCODED_PER_SECOND,
     DocumentSpans,
+    Search,
     read_symbols,
     symbol_type,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from numpy.typing import NDArray
-
-    from corpuskit.stage import PassContext, PassPlan, Volume
-    from corpuskit.stages.dedup.substring_dedup.symbols import Search
-
 
 _TEXTS = pa.schema(
     [
@@ -206,7 +200,7 @@ def _check_fits(search: Search, num_symbols: int, memory_bytes: int) -> None:
         )
 
 
-def _groups(totals: NDArray[np.int64], most: int) -> Iterator[tuple[int, int]]:
+def _groups(totals: Int64s, most: int) -> Iterator[tuple[int, int]]:
     """Yield ranges of scopes that together have at most `most` symbols, or one scope."""
     first = size = 0
     for scope, total in enumerate(totals.tolist()):
@@ -237,9 +231,7 @@ def _search_scopes(search: Search, texts: pa.Table) -> Iterator[DocumentSpans]:
         yield DocumentSpans(keys[rows][docs], starts, ends)
 
 
-def _lay_out(
-    rows: NDArray[np.int64], offsets: NDArray[np.int64], values: NDArray[Any]
-) -> tuple[NDArray[np.int64], NDArray[Any]]:
+def _lay_out(rows: Int64s, offsets: Int64s, values: AnyArray) -> tuple[Int64s, AnyArray]:
     """Return texts one after another, a separator after each: offsets and symbols."""
     separator = _SEPARATOR if values.itemsize == 1 else values.max() + np.uint32(1)
     sizes = np.diff(offsets)[rows] + 1
@@ -251,9 +243,7 @@ def _lay_out(
     return bounds, symbols
 
 
-def _flag_windows(
-    search: Search, bounds: NDArray[np.int64], symbols: NDArray[Any]
-) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+def _flag_windows(search: Search, bounds: Int64s, symbols: AnyArray) -> tuple[Bytes, Bytes]:
     """Return which windows are cut, and which stay whole whatever overlaps them, (M,) each."""
     order = require_library()(symbols)
     flags = link_windows(symbols, bounds, order, search.window)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, NamedTuple, Self
+from collections.abc import Iterator
+from typing import Literal, NamedTuple, Self
 
 import numpy as np
 from pydantic import Field, model_validator
 
-from corpuskit.formats.batch import frozen
+from corpuskit.kernels.arrays import Bytes, Int64s, Uint32s, Uint64s, frozen
 from corpuskit.paths import PathText
-from corpuskit.stage import Parameters
+from corpuskit.stage import Parameters, PassContext, View
 from corpuskit.stages.dedup._keep import (
     GLOBAL,
     MAX_SOURCES,
@@ -17,14 +18,6 @@ from corpuskit.stages.dedup._keep import (
     scope_columns,
     scope_hashes,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from numpy.typing import NDArray
-
-    from corpuskit.stage import PassContext, View
-
 
 RANK_BITS = 8
 """A preference among sources is one byte."""
@@ -84,11 +77,11 @@ class Symbols(NamedTuple):
             (rank, key, offset) is the first.
     """
 
-    keys: NDArray[np.int64]
-    offsets: NDArray[np.int64]
-    values: NDArray[np.uint8] | NDArray[np.uint32]
-    scopes: NDArray[np.uint64]
-    ranks: NDArray[np.uint8]
+    keys: Int64s
+    offsets: Int64s
+    values: Bytes | Uint32s
+    scopes: Uint64s
+    ranks: Bytes
 
 
 def symbol_type(search: Search) -> type[np.uint8 | np.uint32]:
@@ -109,9 +102,7 @@ def read_symbols(search: Search, context: PassContext) -> Iterator[Symbols]:
         yield Symbols(view.keys, offsets, values, scope_hashes(view, search.scope), ranks)
 
 
-def symbols_of(
-    search: Search, view: View
-) -> tuple[NDArray[np.int64], NDArray[np.uint8] | NDArray[np.uint32]]:
+def symbols_of(search: Search, view: View) -> tuple[Int64s, Bytes | Uint32s]:
     """Return the symbols of all documents of a view: offsets (N + 1,), values."""
     if search.tokenizer is None:
         return view.text
@@ -133,12 +124,8 @@ def check_encoder(path: str) -> None:
 
 
 def byte_spans(
-    search: Search,
-    view: View,
-    rows: NDArray[np.int64],
-    starts: NDArray[np.int64],
-    ends: NDArray[np.int64],
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    search: Search, view: View, rows: Int64s, starts: Int64s, ends: Int64s
+) -> tuple[Int64s, Int64s]:
     """Return spans of symbols as spans of bytes of the texts; no more than those symbols cover.
 
     Args:
@@ -181,6 +168,6 @@ class DocumentSpans(NamedTuple):
         starts, ends: (S,) in symbols of the document (bytes of its text, or tokens).
     """
 
-    keys: NDArray[np.int64]
-    starts: NDArray[np.int64]
-    ends: NDArray[np.int64]
+    keys: Int64s
+    starts: Int64s
+    ends: Int64s

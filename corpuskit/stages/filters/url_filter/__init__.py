@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -11,18 +11,14 @@ import pyarrow.compute as pc
 from pydantic import Field, field_validator
 
 from corpuskit.formats.batch import utf8
+from corpuskit.kernels.arrays import Bytes, Int64s, frozen
 from corpuskit.kernels.filters.urls import decide_urls, find_bodies, find_domains, find_hosts
 from corpuskit.paths import PathText
-from corpuskit.stage import Cost, Example, Outcome, StreamingStage
+from corpuskit.stage import Cost, Example, Known, Outcome, StreamingStage, View, Volume
 from corpuskit.stages.filters._lists import file_of
 from corpuskit.stages.filters.url_filter import lists as url_lists
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from corpuskit.stage import Known, View, Volume
-
-    Hosts = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.uint8]]
+Hosts = tuple[Int64s, Int64s, Bytes]
 
 _MISSING = "missing_url"
 _OWN: dict[str, Any] = {"use_integrated_lists": False}
@@ -75,9 +71,7 @@ class UrlFilter(StreamingStage):
             {**_OWN, "soft_banned_words": _WORDS},
         ),
         Example(
-            "https://example.org/che-ap",
-            "blacklisted_subword",
-            {**_OWN, "banned_subwords": _WORDS},
+            "https://example.org/che-ap", "blacklisted_subword", {**_OWN, "banned_subwords": _WORDS}
         ),
         Example(
             "https://a.example.org",
@@ -173,7 +167,7 @@ class UrlFilter(StreamingStage):
         )
 
 
-def _hosts(offsets: NDArray[np.int64], data: NDArray[np.uint8]) -> tuple[Hosts, Hosts]:
+def _hosts(offsets: Int64s, data: Bytes) -> tuple[Hosts, Hosts]:
     """Return the hosts of URLs unchanged, and in lower case.
 
     Few hosts hold wide characters; those are worked out here and put after the data of the URLs.
@@ -185,10 +179,7 @@ def _hosts(offsets: NDArray[np.int64], data: NDArray[np.uint8]) -> tuple[Hosts, 
     hosts = [_wide_host(data[starts[row] : ends[row]].tobytes().decode()) for row in rows]
     spelt = [host.encode() for host in hosts]
     small = [".".join(label.lower() for label in host.split(".")).encode() for host in hosts]
-    return (
-        _appended(starts, ends, data, rows, spelt),
-        _appended(starts, ends, lower, rows, small),
-    )
+    return (_appended(starts, ends, data, rows, spelt), _appended(starts, ends, lower, rows, small))
 
 
 def _wide_host(host: str) -> str:
@@ -198,19 +189,11 @@ def _wide_host(host: str) -> str:
     return host.strip().translate(_WIDE_STOPS).rstrip(".")
 
 
-def _appended(
-    starts: NDArray[np.int64],
-    ends: NDArray[np.int64],
-    data: NDArray[np.uint8],
-    rows: NDArray[np.int64],
-    hosts: list[bytes],
-) -> Hosts:
+def _appended(starts: Int64s, ends: Int64s, data: Bytes, rows: Int64s, hosts: list[bytes]) -> Hosts:
     """Return hosts of which some rows are others; read-only, as Arrow's buffers are."""
     if len(rows):
         starts, ends = starts.copy(), ends.copy()
         edges = np.cumsum([len(data), *map(len, hosts)])
         starts[rows], ends[rows] = edges[:-1], edges[1:]
         data = np.concatenate([data, np.frombuffer(b"".join(hosts), np.uint8)])
-    for array in (starts, ends, data):
-        array.flags.writeable = False
-    return starts, ends, data
+    return frozen(starts), frozen(ends), frozen(data)

@@ -17,16 +17,18 @@ import itertools
 import json
 import re
 import tarfile
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from corpuskit.errors import UsageError
 from corpuskit.formats.batch import utf8
 from corpuskit.formats.mapped import open_or_build
+from corpuskit.kernels.arrays import Bytes, Int64s
 from corpuskit.kernels.filters.urls import (
     END,
     EXCEPTION,
@@ -42,12 +44,7 @@ from corpuskit.kernels.jit import cache_dir
 from corpuskit.kernels.stringset import BLOCK, MAX_LENGTH, Coded, Table, front_code, make_table
 from corpuskit.stages.filters._lists import COMMENT, file_of, files_in, read_entries, versions
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from numpy.typing import NDArray
-
-    Entries = tuple[str, ...]
+Entries = tuple[str, ...]
 
 _FORMAT = 2
 """Raise it when the compiled file changes for the same lists."""
@@ -136,7 +133,7 @@ def check(lists: UrlLists) -> None:
 def libraries(lists: UrlLists) -> tuple[str, ...]:
     """Return the distributions that lists come from."""
     suffixes = ("tldextract",) if lists.suffix_list is None else ()
-    return (("datatrove", *suffixes) if lists.integrated else suffixes)  # fmt: skip
+    return ("datatrove", *suffixes) if lists.integrated else suffixes
 
 
 def files(lists: UrlLists) -> tuple[str, ...]:
@@ -207,7 +204,7 @@ def _compile(lists: UrlLists, scratch: Path) -> Iterator[tuple[str, Iterable[NDA
             chunks = itertools.chain(chunks, _integrated(member))
         folder = scratch / name
         folder.mkdir()
-        blocks: list[NDArray[np.int64]] = []
+        blocks: list[Int64s] = []
         yield f"{name}.data", _coded(_sorted_runs(chunks, folder), blocks)
         yield f"{name}.blocks", blocks
 
@@ -397,15 +394,11 @@ def _first_at(run: pa.Array, bound: bytes | None) -> int:
     return bisect.bisect_left(range(len(run)), bound, key=lambda row: run[row].as_py())
 
 
-def _coded(
-    strings: Iterable[pa.Array], blocks: list[NDArray[np.int64]]
-) -> Iterator[NDArray[np.uint8]]:
+def _coded(strings: Iterable[pa.Array], blocks: list[Int64s]) -> Iterator[Bytes]:
     """Yield sorted strings front-coded; fill `blocks` with where the blocks begin, and the end."""
     size = 0
     left = pa.array([], pa.large_binary())
-    for given, is_last in itertools.chain(
-        zip(strings, itertools.repeat(False)), [(left, True)]
-    ):  # fmt: skip
+    for given, is_last in itertools.chain(zip(strings, itertools.repeat(False)), [(left, True)]):
         waiting = pa.concat_arrays([left, given])
         ready = len(waiting) if is_last else len(waiting) // BLOCK * BLOCK
         left = waiting[ready:]

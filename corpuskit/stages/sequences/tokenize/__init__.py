@@ -10,7 +10,7 @@ from pydantic import Field
 
 from corpuskit.kernels.packing import add_ends
 from corpuskit.paths import PathText
-from corpuskit.stage import Cost, Example, Outcome, StreamingStage
+from corpuskit.stage import Cost, Example, Outcome, StreamingStage, View, Volume
 from corpuskit.stages.sequences.tokenize.definition import (
     SENTENCEPIECE,
     Named,
@@ -32,7 +32,6 @@ from corpuskit.stages.sequences.tokenize.engines import (
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from corpuskit.stage import View, Volume
     from corpuskit.stages.sequences.tokenize.encoders import Encoder
 
 

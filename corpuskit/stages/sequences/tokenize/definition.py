@@ -8,8 +8,9 @@ import hashlib
 import json
 import os
 import re
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from corpuskit.errors import UsageError, reason_of
 from corpuskit.stages.sequences.tokenize.ranks import Ranks, read_pair, read_ranks, read_tekken
@@ -19,10 +20,6 @@ from corpuskit.stages.sequences.tokenize.sentencepiece import (
     read_model,
 )
 from corpuskit.storage import digest_file
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
 
 JSON, PAIR, RANKS, TEKKEN, SENTENCEPIECE = (
     "tokenizer.json",

@@ -20,21 +20,28 @@ from corpuskit.formats.derived import Derived, derived
 from corpuskit.kernels.jit import inline, kernel
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Mapping, Sequence
 
-    from numpy.typing import NDArray
-
+    from corpuskit.kernels.arrays import AnyArray, Bools, Bytes, Int64s, Uint32s
     from corpuskit.stages.sequences.tokenize.sentencepiece import SentencePieceModel
 
 
 BATCH_DOCS = 256
 
+_NO_IDS = np.zeros(0, np.uint32)
+
 
 class Ids(NamedTuple):
     """Token ids of documents: those of document i are `ids[offsets[i]:offsets[i + 1]]`."""
 
-    ids: NDArray[np.uint32]
-    offsets: NDArray[np.int64]
+    ids: Uint32s
+    offsets: Int64s
+
+    @classmethod
+    def of(cls, lists: Sequence[AnyArray]) -> Ids:
+        """Return the ids of documents, one array each."""
+        bounds = np.cumsum([0, *map(len, lists)], dtype=np.int64)
+        return cls(np.concatenate([_NO_IDS, *lists]), bounds)
 
 
 class Encoder(Protocol):
@@ -101,7 +108,7 @@ class ReferenceEncoder:
 
     def encode(self, texts: pa.Array) -> Ids:
         """Return the ids of a large_string array without nulls."""
-        lists: list[list[int]] = []
+        lists: list[AnyArray] = []
         for begin in range(0, len(texts), BATCH_DOCS):
             batch = texts[begin : begin + BATCH_DOCS].to_pylist()
             try:
@@ -112,11 +119,8 @@ class ReferenceEncoder:
                     f"{self._path}: Hugging Face tokenizers can't encode a text with this "
                     f"tokenizer: {reason_of(error)}. Check the file."
                 ) from None
-            lists.extend(encoding.ids for encoding in encodings)
-        offsets = np.zeros(len(lists) + 1, np.int64)
-        np.cumsum([len(ids) for ids in lists], out=offsets[1:])
-        flat = itertools.chain.from_iterable(lists)
-        return Ids(np.fromiter(flat, np.uint32, int(offsets[-1])), offsets)
+            lists.extend(np.array(encoding.ids, np.uint32) for encoding in encodings)
+        return Ids.of(lists)
 
 
 def raise_interrupts(error: BaseException) -> None:
@@ -132,7 +136,7 @@ def same(left: Ids, right: Ids) -> bool:
     )
 
 
-def _content(encoded: Ids) -> NDArray[np.uint32]:
+def _content(encoded: Ids) -> Uint32s:
     return encoded.ids[encoded.offsets[0] : encoded.offsets[-1]]
 
 
@@ -153,10 +157,8 @@ class SentencePieceEncoder:
 
     def encode(self, texts: pa.Array) -> Ids:
         """Return the ids of a large_string array without nulls."""
-        lists = [np.array(self._processor.encode(text), np.uint32) for text in texts.to_pylist()]
-        offsets = np.zeros(len(lists) + 1, np.int64)
-        np.cumsum([len(ids) for ids in lists], out=offsets[1:])
-        return Ids(np.concatenate([np.zeros(0, np.uint32), *lists]), offsets)
+        encode = self._processor.encode
+        return Ids.of([np.array(encode(text), np.uint32) for text in texts.to_pylist()])
 
 
 # ---------------------------------------------------------------- gigatoken
@@ -167,8 +169,6 @@ class SentencePieceEncoder:
 
 CHECKED_BYTES = 1 << 18
 """Text of each process that the reference encodes too: about 0.1 CPU seconds."""
-
-_NO_IDS = np.zeros(0, np.uint32)
 
 PROBES = (
     "The quick brown fox doesn't jump; WE'LL see: it's 12345 o'clock, 3.14 (1,000,000)!?\r\n\n\t",
@@ -224,7 +224,7 @@ class GigatokenEncoder:
         """
         offsets, data = utf8(texts)
         if len(texts) == 0:
-            return Ids(np.zeros(0, np.uint32), offsets)
+            return Ids(_NO_IDS, offsets)
         odd = find_disputed(offsets, data, self._disputed)
         if self._set_apart:
             odd |= pc.match_substring_regex(texts, self._set_apart).to_numpy(zero_copy_only=False)
@@ -233,7 +233,7 @@ class GigatokenEncoder:
             self._check(texts, encoded)
         return encoded
 
-    def _encode(self, texts: pa.Array, odd: NDArray[np.bool_]) -> Ids:
+    def _encode(self, texts: pa.Array, odd: Bools) -> Ids:
         """Encode texts, the odd ones with the reference."""
         offsets, data = utf8(texts)
         # Not as a batch: that answers in arrays of awkward, whose import takes 0.3 CPU s.
@@ -248,9 +248,7 @@ class GigatokenEncoder:
             apart = self._reference.encode(texts.take(pa.array(rows)))
             for row, (begin, end) in zip(rows, itertools.pairwise(apart.offsets), strict=True):
                 ids[row] = apart.ids[begin:end]
-        bounds = np.zeros(len(ids) + 1, np.int64)
-        np.cumsum([*map(len, ids)], out=bounds[1:])
-        return Ids(np.concatenate(ids), bounds)
+        return Ids.of(ids)
 
     def _check(self, texts: pa.Array, encoded: Ids) -> None:
         sizes = np.diff(utf8(texts).offsets)
@@ -286,7 +284,7 @@ PRIVATE = 0xF0000
 
 
 @functools.cache
-def disputed(*, normalizes: bool) -> NDArray[np.uint8]:
+def disputed(*, normalizes: bool) -> Bytes:
     """Return a bitmap, (0x22000,) uint8, of the code points on which the engines may differ.
 
     Those that the reference's Unicode has not assigned. Its normalizers are older still (they don't
@@ -299,7 +297,7 @@ def disputed(*, normalizes: bool) -> NDArray[np.uint8]:
     return kept.arrays["bits"]
 
 
-def _ask(normalizes: bool) -> NDArray[np.uint8]:
+def _ask(normalizes: bool) -> Bytes:
     marked = np.ones(0x110000, np.uint8)
     marked[PLANES] = marked[PRIVATE:] = 0
     marked[_matching(r"[^\p{Cn}]")] = 1
@@ -310,7 +308,7 @@ def _ask(normalizes: bool) -> NDArray[np.uint8]:
     return np.packbits(marked, bitorder="little")
 
 
-def _matching(others: str) -> NDArray[np.uint32]:
+def _matching(others: str) -> Uint32s:
     """Return the code points that Hugging Face's regular expressions do not put in `others`."""
     from tokenizers import Regex, normalizers
 
@@ -322,9 +320,7 @@ def _matching(others: str) -> NDArray[np.uint32]:
 
 
 @kernel
-def find_disputed(
-    offsets: NDArray[np.int64], data: NDArray[np.uint8], marked: NDArray[np.uint8]
-) -> NDArray[np.bool_]:
+def find_disputed(offsets: Int64s, data: Bytes, marked: Bytes) -> Bools:
     """Return which texts hold a marked code point, (N,). O(B), stops at the first in each text.
 
     Args:
@@ -352,7 +348,7 @@ def find_disputed(
 
 
 @inline
-def _is_ascii(block: NDArray[np.uint8]) -> bool:
+def _is_ascii(block: Bytes) -> bool:
     """Say whether 32 bytes are all ASCII, without a branch per byte."""
     together = np.uint8(0)
     for place in range(32):

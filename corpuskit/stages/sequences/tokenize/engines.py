@@ -27,6 +27,7 @@ from corpuskit.stages.sequences.tokenize.definition import (
     without_names,
 )
 from corpuskit.stages.sequences.tokenize.encoders import (
+    Encoder,
     GigatokenEncoder,
     ReferenceEncoder,
     SentencePieceEncoder,
@@ -36,9 +37,7 @@ from corpuskit.stages.sequences.tokenize.encoders import (
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from numpy.typing import NDArray
-
-    from corpuskit.stages.sequences.tokenize.encoders import Encoder
+    from corpuskit.kernels.arrays import Int64s
     from corpuskit.stages.sequences.tokenize.sentencepiece import SentencePieceModel
 
 
@@ -108,11 +107,7 @@ def is_installed(library: str) -> bool:
 
 @functools.lru_cache(maxsize=4)
 def _open(
-    named: Named,
-    stamps: tuple[int, ...],
-    engine: Engine,
-    specials: Specials,
-    allow_special: bool,
+    named: Named, stamps: tuple[int, ...], engine: Engine, specials: Specials, allow_special: bool
 ) -> Encoder:
     del stamps  # a file that changed is another file
     definition = define(named)
@@ -227,7 +222,7 @@ def check_edges(path: str) -> None:
     check_engine(Named(path))
 
 
-def token_edges(path: str, text: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def token_edges(path: str, text: str) -> tuple[Int64s, Int64s]:
     """Return where each token of a text begins and ends, (T,), in bytes.
 
     Tokens that share a character have the bounds of that character.

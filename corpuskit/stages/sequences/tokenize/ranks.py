@@ -14,15 +14,12 @@ import functools
 import hashlib
 import itertools
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from corpuskit.errors import UsageError, suggest
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
 
 TEKKEN_SPECIALS = (
     "<unk>", "<s>", "</s>", "[INST]", "[/INST]", "[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]",
@@ -95,31 +92,44 @@ def byte_level_fields(
         pattern = {"Regex": regex}
         split = {"type": "Split", "pattern": pattern, "behavior": "Isolated", "invert": False}
         words = {"type": "Sequence", "pretokenizers": [split, {**level, "use_regex": False}]}
+    decoder = {**level, "use_regex": True}
+    model = {"ignore_merges": ignore_merges, "vocab": dict(vocabulary), "merges": merges}
+    return bpe_fields(specials, model, pre_tokenizer=words, decoder=decoder)
+
+
+def bpe_fields(
+    specials: Mapping[str, int], model: Mapping[str, Any], **parts: Any
+) -> dict[str, Any]:
+    """Return a tokenizer.json of BPE, as Hugging Face saves it.
+
+    Args:
+        specials: name -> id.
+        model: what differs from the defaults; with `vocab` and `merges`.
+        parts: `pre_tokenizer`, `decoder` and `normalizer`, where there is one.
+    """
+    outer = {"normalizer": None, "pre_tokenizer": None, "post_processor": None, "decoder": None}
+    defaults = {
+        "type": "BPE",
+        "dropout": None,
+        "unk_token": None,
+        "continuing_subword_prefix": None,
+        "end_of_word_suffix": None,
+        "fuse_unk": False,
+        "byte_fallback": False,
+        "ignore_merges": False,
+    }
     return {
         "version": "1.0",
         "truncation": None,
         "padding": None,
-        "added_tokens": added_tokens(specials),
-        "normalizer": None,
-        "pre_tokenizer": words,
-        "post_processor": None,
-        "decoder": {**level, "use_regex": True},
-        "model": {
-            "type": "BPE",
-            "dropout": None,
-            "unk_token": None,
-            "continuing_subword_prefix": None,
-            "end_of_word_suffix": None,
-            "fuse_unk": False,
-            "byte_fallback": False,
-            "ignore_merges": ignore_merges,
-            "vocab": dict(vocabulary),
-            "merges": merges,
-        },
+        "added_tokens": _added_tokens(specials),
+        **outer,
+        **parts,
+        "model": {**defaults, **model},
     }
 
 
-def added_tokens(specials: Mapping[str, int]) -> list[dict[str, Any]]:
+def _added_tokens(specials: Mapping[str, int]) -> list[dict[str, Any]]:
     """Return special tokens as a tokenizer.json lists them."""
     return [
         {
@@ -262,11 +272,7 @@ def read_pair(
 
 _ENDINGS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _LATER = r"\s*[\r\n]+|\s+(?!\S)|\s+"
-_CL100K = (
-    _ENDINGS
-    + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|"
-    + _LATER
-)  # fmt: skip
+_CL100K = _ENDINGS + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|" + _LATER
 _UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
 _O200K = "|".join(
     [

@@ -13,16 +13,13 @@ import functools
 import itertools
 import re
 import struct
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from corpuskit.errors import UsageError
-from corpuskit.stages.sequences.tokenize.ranks import added_tokens
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
-
+from corpuskit.stages.sequences.tokenize.ranks import bpe_fields
 
 PIECES, TRAINER, NORMALIZER = 1, 2, 3
 """Fields of a model."""
@@ -115,7 +112,7 @@ class SentencePieceModel:
                 "the ids of this SentencePiece model can't be had from a tokenizer.json: "
                 f"{self.needs_library}. Use the model itself."
             )
-        return bpe_fields(self, *self._merges)
+        return _as_fields(self, *self._merges)
 
     def with_specials(self, names: Collection[str], *, allow_special: bool) -> bytes:
         """Return the model with other types for tokens that text must not, or may, make.
@@ -326,7 +323,7 @@ def _by_length(length: int, made: Mapping[int, int]) -> list[int]:
         parts[place : place + 2] = [sums[place]]
 
 
-def bpe_fields(
+def _as_fields(
     model: SentencePieceModel, ordered: Sequence[Piece], halves: Sequence[int]
 ) -> dict[str, Any]:
     """Return the content of a tokenizer.json."""
@@ -342,25 +339,13 @@ def bpe_fields(
     if model.dummy_prefix:
         decoders.append({"type": "Strip", "content": " ", "start": 1, "stop": 0})
         prefix.append({"type": "Prepend", "prepend": SPACE})
-    return {
-        "version": "1.0",
-        "truncation": None,
-        "padding": None,
-        "added_tokens": added_tokens(model.specials()),
-        "normalizer": {"type": "Sequence", "normalizers": [*prefix, from_space]},
-        "pre_tokenizer": None,
-        "post_processor": None,
-        "decoder": {"type": "Sequence", "decoders": decoders},
-        "model": {
-            "type": "BPE",
-            "dropout": None,
-            "unk_token": model.unknown,
-            "continuing_subword_prefix": None,
-            "end_of_word_suffix": None,
-            "fuse_unk": True,
-            "byte_fallback": True,
-            "ignore_merges": False,
-            "vocab": model.vocabulary(),
-            "merges": merges,
-        },
+    bpe = {
+        "unk_token": model.unknown,
+        "fuse_unk": True,
+        "byte_fallback": True,
+        "vocab": model.vocabulary(),
+        "merges": merges,
     }
+    normalizer = {"type": "Sequence", "normalizers": [*prefix, from_space]}
+    decoder = {"type": "Sequence", "decoders": decoders}
+    return bpe_fields(model.specials(), bpe, normalizer=normalizer, decoder=decoder)

@@ -6,15 +6,21 @@ import dataclasses
 import hashlib
 import json
 import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from corpuskit.errors import DataError, UsageError
 from corpuskit.formats.manifest import Seal
-from corpuskit.stage import InputFile
-from corpuskit.stages.sequences.tokenize.definition import candidates, define, files_of, identify
+from corpuskit.stage import InputFile, Source
+from corpuskit.stages.sequences.tokenize.definition import (
+    Named,
+    candidates,
+    define,
+    files_of,
+    identify,
+)
 from corpuskit.stages.sequences.tokenize.encoders import ReferenceEncoder
 from corpuskit.stages.sequences.tokenize.engines import open_engine
 from corpuskit.stages.sources.jsonl import Jsonl
@@ -22,13 +28,6 @@ from corpuskit.stages.sources.parquet import Parquet
 from corpuskit.stages.sources.text import Text
 from corpuskit.storage import find_files as find_matches
 from corpuskit.storage import local_file, walk_files, write_whole
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
-    from corpuskit.stage import Source
-    from corpuskit.stages.sequences.tokenize.definition import Named
-
 
 END_OF_TEXT = "<|endoftext|>"
 ALPHABET = 256

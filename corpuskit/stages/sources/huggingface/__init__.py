@@ -4,28 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
 
 from corpuskit.errors import DataError
 from corpuskit.formats.batch import make_keys
-from corpuskit.stage import Cost, Slice, Source
+from corpuskit.stage import InputFile, Slice, Source, SourceBatch
 from corpuskit.stages.sources._columns import ColumnSource
 from corpuskit.stages.sources._records import BLOCK_ROWS
 from corpuskit.stages.sources._stream import InputStream
 from corpuskit.stages.sources.huggingface.files import find_files, format_of
 from corpuskit.stages.sources.jsonl import Jsonl
 from corpuskit.stages.sources.parquet import Parquet, ParquetRows, join_rows
-from corpuskit.storage import open_input
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from corpuskit.stage import InputFile, SourceBatch, Volume
-    from corpuskit.storage import FoundFile
-
+from corpuskit.storage import FoundFile, open_input
 
 TEXT_SHARE = 0.9
 """Bytes of text per byte of an Arrow file: the rest are ids, URLs and offsets."""
@@ -50,14 +44,8 @@ class Huggingface(ColumnSource):
     Source: huggingface.co/docs: "Structure your repository"; Arrow columnar format, IPC streams.
     """
 
-    rules: ClassVar[tuple[str, ...]] = (
-        "bad_json",
-        "bad_text",
-        "bad_column",
-        "invalid_utf8",
-        "too_long",
-        "lone_surrogate",
-    )
+    rules: ClassVar[tuple[str, ...]] = Jsonl.rules
+    text_speed: ClassVar[float] = Jsonl.text_speed
 
     config: str | None = None
     """Configuration (subset) of the dataset; the only or the default one when absent."""
@@ -70,9 +58,6 @@ class Huggingface(ColumnSource):
 
     def libraries(self) -> tuple[str, ...]:
         return self._rows().libraries()
-
-    def cost(self, volume: Volume, pass_name: str = "") -> Cost:
-        return self._lines().cost(volume)
 
     def find(self) -> list[tuple[FoundFile, str]]:
         files_found = []

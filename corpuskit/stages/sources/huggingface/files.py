@@ -7,17 +7,15 @@ import functools
 import json
 import os
 import re
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from corpuskit import yamlreader
 from corpuskit.errors import ConfigError, UsageError
 from corpuskit.storage import FoundFile, local_file, walk_files
 from corpuskit.storage.hub import fetch
 from corpuskit.storage.search import matches
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
 
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 

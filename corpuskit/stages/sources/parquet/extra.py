@@ -8,21 +8,17 @@ import decimal
 import json
 import math
 import uuid
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from corpuskit.formats.batch import large_strings, utf8
+from corpuskit.kernels.arrays import Bytes, Int64s
 from corpuskit.kernels.jit import kernel
 from corpuskit.stages.sources._json import PLAIN
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from numpy.typing import NDArray
-
 
 HEX = np.frombuffer(b"0123456789abcdef", np.uint8)
 
@@ -217,9 +213,7 @@ def _plain(value: Any) -> Any:
 
 
 @kernel
-def quote(
-    offsets: NDArray[np.int64], data: NDArray[np.uint8]
-) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
+def quote(offsets: Int64s, data: Bytes) -> tuple[Int64s, Bytes]:
     """Write texts as JSON strings: O(B), allocates what it returns, offsets (N + 1,) and bytes."""
     num = len(offsets) - 1
     places = np.zeros(num + 1, np.int64)

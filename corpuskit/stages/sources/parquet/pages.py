@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from io import BufferedIOBase
 
     import pyarrow.parquet as pq
-    from numpy.typing import NDArray
+
+    from corpuskit.kernels.arrays import Bytes, Int64s
 
 
 MAX_PAGE_BYTES = 1 << 30
@@ -63,8 +64,8 @@ class Chunk:
 
     name: str
     is_list: bool
-    sizes: NDArray[np.int64]
-    values: NDArray[np.int64]
+    sizes: Int64s
+    values: Int64s
     dictionary_bytes: int
     value_bytes: int
     compressed_bytes: int
@@ -138,7 +139,7 @@ def _looked_into(file: BufferedIOBase, chunk: Chunk) -> Chunk:
 
 
 @kernel
-def longest(data: NDArray[np.uint8]) -> int:
+def longest(data: Bytes) -> int:
     """Return the longest of byte strings, each after its length in 4 bytes: O(number)."""
     most, place, size = 0, 0, len(data)
     while place + 4 <= size:
@@ -250,7 +251,7 @@ def _pages(file: BufferedIOBase, place: int, end: int, num_values: int) -> Itera
         place = page.begin + page.stored
 
 
-def _header(file: BufferedIOBase, place: int, fields: NDArray[np.int64]) -> int:
+def _header(file: BufferedIOBase, place: int, fields: Int64s) -> int:
     """Return the bytes of the page header at a place; its fields as `read_header` gives them."""
     size = HEADER_BYTES
     while True:
