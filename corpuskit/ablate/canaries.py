@@ -1,11 +1,11 @@
 """What a training memorises: secrets planted at chosen repeat counts, and how exposed they are.
 
 A canary is a short text with random digits. It is planted as a document of its own at the start of
-packed rows, while batches are read: no filter and no dedup sees it, and the corpus stays as it is.
+packed rows, while batches are read: no filter and no dedup sees it, and the corpus is not changed.
 Each seed has canaries of its own, and some that are never planted.
 
 Exposure is log2 of the number of possible secrets over the rank of the planted one, ordered by
-their loss. A normal distribution fitted to the losses of random secrets stands in for all of them.
+their loss. The rank is computed from a normal distribution, fitted to losses of random secrets.
 A secret that was never seen has 1.44 bits on average, and the largest exposure is that of all
 digits, 33 bits.
 

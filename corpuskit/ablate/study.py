@@ -202,7 +202,7 @@ class Study:
     def _compare(self, corpora: Sequence[Corpus], trainings: Sequence[Proxy]) -> dict[str, Any]:
         """Return the values and differences of one size."""
         from corpuskit.train.estimate import count_parameters
-        from corpuskit.train.setup import choose_shape
+        from corpuskit.train.huggingface import choose_shape
 
         read = {training.scores: read_scores(training.scores) for training in trainings}
         shared = shared_units(list(read.values()))

@@ -172,11 +172,9 @@ class Checkpoints:
         """
         self.damaged = []
         for folder in self._ordered(at_most):
-            begun = time.perf_counter()
-            record, problem = self._examine(folder)
-            if record and not problem:
-                size = sum(size for size, _ in record.files.values())
-                return VerifiedCheckpoint(folder, record, size, time.perf_counter() - begun)
+            checkpoint, problem = self._examine(folder)
+            if checkpoint:
+                return checkpoint
             self.damaged.append(Damaged(folder, problem))
         if self.damaged:
             folder, problem = self.damaged[0]
@@ -198,14 +196,12 @@ class Checkpoints:
                 f"branch_from: {folder} is no checkpoint. Name a folder step-N of the trunk's "
                 "OUTPUT/checkpoints."
             )
-        begun = time.perf_counter()
-        record, problem = self._examine(folder)
-        if record is None or problem:
+        checkpoint, problem = self._examine(folder)
+        if checkpoint is None:
             raise DataError(
                 f"{folder}: the checkpoint is damaged: {problem}. Branch from another one."
             )
-        size = sum(size for size, _ in record.files.values())
-        return VerifiedCheckpoint(folder, record, size, time.perf_counter() - begun)
+        return checkpoint
 
     def set_aside(self) -> list[Path]:
         """Rename what is in `damaged`, so that saves may take its names; return the new names."""
@@ -347,8 +343,9 @@ class Checkpoints:
         older = [path for path in checkpoints if _step(path) <= at_most]
         return older + [path for path in reversed(checkpoints) if path not in older]
 
-    def _examine(self, folder: Path) -> tuple[CheckpointRecord | None, str]:
-        """Return a checkpoint's record, and what is wrong with the checkpoint; collective."""
+    def _examine(self, folder: Path) -> tuple[VerifiedCheckpoint | None, str]:
+        """Return a checkpoint if it is undamaged, else what is wrong with it; collective."""
+        begun = time.perf_counter()
         record, problem, failure = None, "", None
         rank, ranks = self._parallel.rank, self._parallel.world_size
         try:
@@ -361,7 +358,11 @@ class Checkpoints:
         outcomes = self._parallel.gather((problem, failure))
         if failures := [error for _, error in outcomes if error]:
             raise failures[0]
-        return record, "; ".join(dict.fromkeys(problem for problem, _ in outcomes if problem))
+        problem = "; ".join(dict.fromkeys(problem for problem, _ in outcomes if problem))
+        if record is None or problem:
+            return None, problem
+        size = sum(size for size, _ in record.files.values())
+        return VerifiedCheckpoint(folder, record, size, time.perf_counter() - begun), ""
 
     def _publish(
         self, writing: Future[Any], files: DigestedFiles, final: Path, record: CheckpointRecord

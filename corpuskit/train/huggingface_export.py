@@ -34,7 +34,7 @@ from corpuskit.train.record import files_of, read_record, require_undamaged, ste
 from corpuskit.train.settings import ExpertShape, ModelShape, RopeScaling
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from corpuskit.train.record import CheckpointRecord
 
@@ -149,8 +149,8 @@ def export(
         UsageError: the folder has files, or the disk has no room.
         DataError: the checkpoint is broken.
     """
-    record, checkpoints = read_record(checkpoint, _ADVICE), find_averaged(checkpoint, average)
-    _require_undamaged(checkpoints)
+    checkpoints = find_averaged(checkpoint, average)
+    *_, record = [require_undamaged(each, _ADVICE) for each in checkpoints]
     shape = shape_of(record)
     with torch.device("meta"):
         tensors = {name: tuple(t.shape) for name, t in Decoder(shape).state_dict().items()}
@@ -162,7 +162,8 @@ def export(
         read = functools.partial(read_weights, checkpoints, of_average=of_average)
         names = _write_weights(read, partial, tensors, own, DTYPES[dtype], file_bytes)
         _write(partial / CONFIG, _json(config))
-        _write(partial / "generation_config.json", _json(_generation(ids)))
+        generation = {f"{name}_token_id": number for name, number in ids.items()}
+        _write(partial / "generation_config.json", _json(generation))
         checked = [name for name in (*names, INDEX, CONFIG) if (partial / name).exists()]
         origin = _origin(record, checkpoint, dtype, tokenizer) | {"average": average}
         _write(partial / ORIGIN, _json({**origin, "files": files_of(partial, checked)}))
@@ -177,11 +178,6 @@ def export(
         size_bytes=size,
         dtype=dtype,
     )
-
-
-def _require_undamaged(checkpoints: Iterable[Path]) -> None:
-    for each in checkpoints:
-        require_undamaged(each, read_record(each, _ADVICE), _ADVICE)
 
 
 @contextlib.contextmanager
@@ -343,10 +339,6 @@ def shape_of(record: CheckpointRecord) -> ModelShape:
         "experts": experts and ExpertShape(**experts),
     }
     return ModelShape(**{**record.shape, **inner})
-
-
-def _generation(ids: Mapping[str, int | None]) -> dict[str, int | None]:
-    return {f"{name}_token_id": ids[name] for name in ids}
 
 
 def _origin(

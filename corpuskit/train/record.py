@@ -38,6 +38,8 @@ WAIT_SECONDS = 20.0  # for the lock: ranks that are ending may still be saving
 _NAME = re.compile(r"step-(\d{8,})")
 _LAST = b',"digest":"'  # of the bytes before it
 
+MISSING = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
+
 Files = dict[str, tuple[int, str]]
 """Size in bytes and digest, by name."""
 
@@ -74,7 +76,7 @@ def step_of(name: str) -> int | None:
 
 
 def folder_name(step: int) -> str:
-    """Return the name of the checkpoint of so many steps."""
+    """Return the name of the checkpoint after `step` steps."""
     return f"step-{step:08d}"
 
 
@@ -123,13 +125,10 @@ def read_record(
     """
     try:
         content = (folder / FILE).read_bytes()
-    except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
-        if folder.parent.is_dir() and (folder.exists() or folder.is_symlink()):
-            raise DamagedCheckpointError(folder, f"{FILE} is missing", advice) from None
-        raise CorpuskitError(
-            f"{describe(error)} Every node must see the output folder, and may read it."
-        ) from None
     except OSError as error:
+        is_there = folder.parent.is_dir() and (folder.exists() or folder.is_symlink())
+        if is_there and isinstance(error, MISSING):
+            raise DamagedCheckpointError(folder, f"{FILE} is missing", advice) from None
         raise CorpuskitError(
             f"{describe(error)} Every node must see the output folder, and may read it."
         ) from None
@@ -162,14 +161,16 @@ def _is_older(content: bytes) -> bool:
     return isinstance(fields, dict) and fields.get("format") == 1 and "files" not in fields
 
 
-def require_undamaged(folder: Path, record: CheckpointRecord, advice: str) -> None:
+def require_undamaged(folder: Path, advice: str) -> CheckpointRecord:
     """Read every file of a checkpoint, and refuse it if one is not what was saved.
 
     Raises:
         DamagedCheckpointError: names the file.
     """
+    record = read_record(folder, advice)
     if problem := find_damage(folder, record.files):
         raise DamagedCheckpointError(folder, problem, advice)
+    return record
 
 
 def find_damage(
@@ -210,7 +211,7 @@ def _compare(path: Path, size: int, digest: str) -> str:
             return f"{path.name} has {there:,} bytes, {size:,} were saved"
         if _measure(path) != (size, digest):
             return f"{path.name} is not what was saved: its digest differs"
-    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+    except MISSING:
         return f"{path.name} is missing"
     return ""
 

@@ -561,6 +561,8 @@ class TrainSettings(Section):
             raise ValueError(
                 "model.mup_base_dim is of new weights, and init_from names others. Keep one."
             )
+        if self.adapter and self.init_from is None:
+            raise ValueError("adapter: there is no model to adapt. Name one in init_from.")
         return self
 
     @model_validator(mode="after")
@@ -597,35 +599,30 @@ class TrainSettings(Section):
         return self
 
     @model_validator(mode="after")
-    def _adapters_fit(self) -> TrainSettings:
-        others = {"float8": self.float8, "parallel.tensor": self.parallel.tensor > 1}
-        others["parallel.pipeline"] = self.parallel.pipeline > 1
-        others["optimizer.average_decay"] = self.optimizer.average_decay > 0
-        others["optimizer.kind schedule_free"] = self.optimizer.kind == "schedule_free"
-        if self.adapter and self.init_from is None:
-            raise ValueError("adapter: there is no model to adapt. Name one in init_from.")
-        if self.adapter and (names := [name for name, is_set in others.items() if is_set]):
-            raise ValueError(
-                f"adapter: not fitted to {' and '.join(names)}. Leave one of them out."
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _few_devices_fit(self) -> TrainSettings:
-        """Refuse what offloading and distillation have not been fitted to."""
-        ours = self.parallel
-        both = {"parallel.tensor": ours.tensor > 1, "parallel.pipeline": ours.pipeline > 1}
+    def _features_fit(self) -> TrainSettings:
+        """Refuse features that do not work together yet."""
+        ours, kind = self.parallel, self.optimizer.kind
+        split = {"parallel.tensor": ours.tensor > 1, "parallel.pipeline": ours.pipeline > 1}
+        adapted = {
+            "float8": self.float8,
+            **split,
+            "optimizer.average_decay": self.optimizer.average_decay > 0,
+            "optimizer.kind schedule_free": kind == "schedule_free",
+        }
         alone = {
-            **both,
+            **split,
             "model.experts": self.model.experts is not None,
-            "optimizer.kind muon": self.optimizer.kind == "muon",
+            "optimizer.kind muon": kind == "muon",
             "parallel.zero below 3": ours.zero < 3,
         }
-        cases = {"parallel.offload": (ours.offload, alone), "distill": (bool(self.distill), both)}
-        for name, (is_set, others) in cases.items():
-            if is_set and (found := [other for other, is_on in others.items() if is_on]):
+        for name, is_set, others in (
+            ("adapter", self.adapter, adapted),
+            ("parallel.offload", ours.offload, alone),
+            ("distill", self.distill, split),
+        ):
+            if is_set and (both := [other for other, is_on in others.items() if is_on]):
                 raise ValueError(
-                    f"{name}: not fitted to {' and '.join(found)}. Leave one of them out."
+                    f"{name}: not fitted to {' and '.join(both)}. Leave one of them out."
                 )
         return self
 
@@ -681,9 +678,27 @@ class TrainSettings(Section):
             raise ValueError(f"checkpoint.upload: {place} is the output itself. Name another.")
         return self
 
+    def num_steps(self, seq_len: int) -> int | None:
+        """Return the steps to take on rows of `seq_len` tokens; None: as many as there are rows."""
+        if self.tokens is None:
+            return self.steps
+        return -(-self.tokens // (self.batch.global_rows * seq_len))
+
     def digest(self) -> str:
         """Return the blake2b-128 of the settings, as hex."""
         return hashlib.blake2b(self.model_dump_json().encode(), digest_size=16).hexdigest()
+
+
+def require_fit(shape: ModelShape, seq_len: int, settings: TrainSettings, ranks: int) -> None:
+    """Refuse a model, rows or adapters that `ranks` ranks cannot share out.
+
+    Raises:
+        UsageError: says which setting would work.
+    """
+    require_even_shares(shape, seq_len, settings.parallel.tensor)
+    require_context(seq_len, settings.parallel)
+    require_pipeline(shape, settings, ranks)
+    require_blocks(shape, settings.adapter)
 
 
 def require_ranks(settings: ParallelSettings, ranks: int) -> None:

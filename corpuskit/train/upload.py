@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from corpuskit.train.parallel import Parallel
     from corpuskit.train.settings import CheckpointSettings
 
-FILES_AT_ONCE = 4  # each object of which has up to four requests under way
+FILES_AT_ONCE = 4  # each with up to four requests under way
 FOLDER = "checkpoints"
 LINES = tuple(f"{name}.jsonl" for name in FILES)
 
