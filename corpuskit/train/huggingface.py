@@ -302,7 +302,7 @@ def load_weights(folder: str | Path, model: Decoder) -> None:
     import torch
     from torch.distributed.tensor import DTensor
 
-    from corpuskit.train.four_bit import FourBitLinear
+    from corpuskit.train.adapters import FourBitLinear
 
     place = Path(folder)
     stored = find_tensors(place)
@@ -337,7 +337,7 @@ def load_weights(folder: str | Path, model: Decoder) -> None:
 
 def _without_adapters(model: Decoder) -> dict[str, Any]:
     """Return the tensors of a model; a matrix in four bits is its module."""
-    from corpuskit.train.four_bit import FourBitLinear
+    from corpuskit.train.adapters import FourBitLinear
 
     found: dict[str, Any] = dict((*model.named_parameters(), *model.named_buffers()))
     for name, module in model.named_modules():
