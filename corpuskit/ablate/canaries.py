@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from corpuskit.ablate.study import Judges, Proxy
-from corpuskit.ablate.verdict import student_quantile
+from corpuskit.ablate.verdict import mean_interval
 from corpuskit.errors import UsageError
 from corpuskit.loader.assemble import IGNORED
 from corpuskit.stages.sequences._heldout import open_tokenizer, tokenize_texts
@@ -226,13 +226,12 @@ def summarise(
             [one["exposure"] for own in read for one in own["canaries"]
              if one["repeats"] == repeats]
         )  # fmt: skip
-        mean, num = float(values.mean()), len(values)
-        reach = student_quantile(1 - confidence, num - 1) * float(values.std(ddof=1) / num**0.5)
-        is_below = is_below and mean + reach < bound
+        mean, low, high = mean_interval(values, confidence)
+        is_below = is_below and high < bound
         largest = repeats if is_below else largest
         curve.append(
-            {"repeats": repeats, "exposure": mean, "low": mean - reach, "high": mean + reach,
-             "canaries": num}
+            {"repeats": repeats, "exposure": mean, "low": low, "high": high,
+             "canaries": len(values)}
         )  # fmt: skip
     return {
         "bound": bound, "largest": largest, "planted": read[0]["planted"],

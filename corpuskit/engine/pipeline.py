@@ -364,9 +364,10 @@ def refuse_no_runs(plan: Plan) -> None:
         if not open_store(address).exists(PLAN):
             where = plan.file.locations.get("reuse", plan.file.path)
             raise ConfigError(
-                where, f"reuse: {address} is not a run directory, it has no {PLAN}.",
+                where,
+                f"reuse: {address} is not a run directory, it has no {PLAN}.",
                 "Correct the path.",
-            )  # fmt: skip
+            )
 
 
 def _refuse_inputs_inside(directory: RunDirectory) -> None:

@@ -31,7 +31,7 @@ from corpuskit.storage.store import (
     open_place,
     open_whole,
     read_footer,
-)  # fmt: skip
+)
 
 if TYPE_CHECKING:
     from io import BufferedIOBase

@@ -240,9 +240,10 @@ def _advice(settings: TrainSettings, result: Estimate) -> list[str]:
             f"Memory does not fit, or only just. {' '.join(_ways_to_fit(settings, result))}"
         )
     lines += [
-        f"{name}: memory is that without it." for name in ("compile", "float8", "adapter")
+        f"{name}: memory is that without it."
+        for name in ("compile", "float8", "adapter")
         if getattr(settings, name)
-    ]  # fmt: skip
+    ]
     if settings.parallel.offload:
         on_host = step_moments(result.length.shape, replace(result.work, offload=False))[-1].parts
         size = sum(on_host[name] for name in OFFLOADED) / 1e9

@@ -30,7 +30,13 @@ from corpuskit.train.huggingface import (
     write_tensors,
 )
 from corpuskit.train.model import Decoder
-from corpuskit.train.record import files_of, read_record, require_undamaged, step_of
+from corpuskit.train.record import (
+    complete_checkpoints,
+    files_of,
+    read_record,
+    require_undamaged,
+    step_of,
+)
 from corpuskit.train.settings import ExpertShape, ModelShape, RopeScaling
 
 if TYPE_CHECKING:
@@ -68,8 +74,8 @@ def find_checkpoint(output: str | Path, step: int | None = None) -> Path:
     folder = Path(output, "checkpoints")
     checkpoints = {
         number: path
-        for path in (folder.iterdir() if folder.is_dir() else ())
-        if (number := step_of(path.name)) is not None and (path / "train.json").is_file()
+        for number, path in complete_checkpoints(folder).items()
+        if (path / "train.json").is_file()
     }
     if not checkpoints:
         raise UsageError(f"{folder}: has no complete checkpoint. Train first, or correct output.")
@@ -93,10 +99,8 @@ def find_averaged(checkpoint: Path, average: str | None) -> list[Path]:
     """
     if average in (None, "ema"):
         return [checkpoint]
-    steps = sorted(
-        n for path in checkpoint.parent.iterdir() if (n := step_of(path.name)) is not None
-    )
-    steps = [step for step in steps if step <= (step_of(checkpoint.name) or 0)]
+    last = step_of(checkpoint.name) or 0
+    steps = [step for step in complete_checkpoints(checkpoint.parent) if step <= last]
     number = int(average) if average and average.isdecimal() else 0
     if not 1 <= number <= len(steps):
         raise UsageError(

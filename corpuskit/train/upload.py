@@ -26,6 +26,7 @@ from corpuskit.storage.local import sync_folder
 from corpuskit.train.metrics import FILES
 from corpuskit.train.record import (
     FILE,
+    complete_checkpoints,
     folder_name,
     forgettable,
     id_in,
@@ -242,8 +243,7 @@ class Uploads:
         return max(self._own(), default=-1)
 
     def _own(self) -> set[int]:
-        names = (path.name for path in (self._output / FOLDER).glob("step-*"))
-        return {step for name in names if (step := step_of(name)) is not None}
+        return set(complete_checkpoints(self._output / FOLDER))
 
     def _steps(self) -> set[int]:
         names = (name.split("/")[1] for name in self.store.list(FOLDER))
