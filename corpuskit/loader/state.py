@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from dataclasses import fields as dataclass_fields
 from fractions import Fraction
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from corpuskit.errors import DataError, UsageError
 from corpuskit.loader.edits import FOLDER
@@ -83,7 +83,7 @@ class LoaderState:
                 raise DataError(
                     f"loader state: {name} must be a text, got {_short(value)}. {_SAVED}"
                 )
-        counts = {name: fields.get(name) for name in ("step", "rows", "tokens")}
+        counts: dict[str, Any] = {name: fields.get(name) for name in ("step", "rows", "tokens")}
         counts |= {f"consumed of source {name!r}": rows for name, rows in consumed.items()}
         for name, number in counts.items():
             # A JSON true is an int to Python.
@@ -93,7 +93,8 @@ class LoaderState:
                     f"loader state: {name} must be a whole number of at least 0,"
                     f" got {_short(number)}. {_SAVED}"
                 )
-        return cls(**{field.name: fields[field.name] for field in dataclass_fields(cls)})
+        names = [field.name for field in dataclass_fields(cls)]
+        return cls(**{name: fields[name] for name in names} | {"consumed": dict(consumed)})
 
 
 def _short(value: object) -> str:
