@@ -166,8 +166,7 @@ def export(
         read = functools.partial(read_weights, checkpoints, of_average=of_average)
         names = _write_weights(read, partial, tensors, own, DTYPES[dtype], file_bytes)
         _write(partial / CONFIG, _json(config))
-        generation = {f"{name}_token_id": number for name, number in ids.items()}
-        _write(partial / "generation_config.json", _json(generation))
+        _write(partial / "generation_config.json", _json({f"{n}_token_id": ids[n] for n in ids}))
         checked = [name for name in (*names, INDEX, CONFIG) if (partial / name).exists()]
         origin = _origin(record, checkpoint, dtype, tokenizer) | {"average": average}
         _write(partial / ORIGIN, _json({**origin, "files": files_of(partial, checked)}))

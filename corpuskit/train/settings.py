@@ -542,16 +542,13 @@ class TrainSettings(Section):
     """Peak of one device in this dtype, for MFU; known GPUs have theirs."""
 
     @model_validator(mode="after")
-    def _has_a_model(self) -> TrainSettings:
+    def _agrees_with_itself(self) -> TrainSettings:
+        """Refuse what is said twice in different ways, or not at all."""
         if self.init_from is None and not self.model.has_sizes:
             raise ValueError(
                 f"model: neither preset nor dimensions are set. Set preset to one of "
                 f"{', '.join(PRESETS)}, set every dimension, or name a model in init_from."
             )
-        return self
-
-    @model_validator(mode="after")
-    def _has_one_beginning(self) -> TrainSettings:
         if self.branch_from and self.init_from:
             raise ValueError(
                 "branch_from and init_from are both set: a branch has the weights of its "
@@ -563,6 +560,22 @@ class TrainSettings(Section):
             )
         if self.adapter and self.init_from is None:
             raise ValueError("adapter: there is no model to adapt. Name one in init_from.")
+        if self.steps is not None and self.tokens is not None:
+            raise ValueError(f"steps {self.steps} and tokens {self.tokens} are both set. Keep one.")
+        if self.checkpoint.keep_best and not (self.evaluate and self.evaluate.max_documents):
+            raise ValueError(
+                "checkpoint.keep_best: no held-out documents are evaluated. Set evaluate, with "
+                "max_documents above 0, or leave it out."
+            )
+        if "://" in self.output:
+            raise ValueError(
+                f"output: {self.output} is an address, and ranks write to a folder that all of them"
+                " see. Set a folder, and checkpoint.upload to the address."
+            )
+        copies = self.checkpoint.upload
+        is_local = copies and not is_remote(copies)
+        if is_local and Path(copies or "").absolute() == Path(self.output).absolute():
+            raise ValueError(f"checkpoint.upload: {copies} is the output itself. Name another.")
         return self
 
     @model_validator(mode="after")
@@ -627,12 +640,6 @@ class TrainSettings(Section):
         return self
 
     @model_validator(mode="after")
-    def _one_length(self) -> TrainSettings:
-        if self.steps is not None and self.tokens is not None:
-            raise ValueError(f"steps {self.steps} and tokens {self.tokens} are both set. Keep one.")
-        return self
-
-    @model_validator(mode="after")
     def _experts_stay_whole(self) -> TrainSettings:
         experts, ranks = self.model.experts, self.parallel.expert
         if ranks > 1 and (experts is None or experts.count % ranks):
@@ -651,31 +658,6 @@ class TrainSettings(Section):
                 "model.experts does not work with parallel.tensor yet. Set parallel.tensor to 1: "
                 "FSDP shards the experts, and parallel.expert divides them among ranks."
             )
-        return self
-
-    @model_validator(mode="after")
-    def _best_is_known(self) -> TrainSettings:
-        if self.checkpoint.keep_best and not (self.evaluate and self.evaluate.max_documents):
-            raise ValueError(
-                "checkpoint.keep_best: no held-out documents are evaluated. Set evaluate, with "
-                "max_documents above 0, or leave it out."
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _copies_lie_elsewhere(self) -> TrainSettings:
-        if "://" in self.output:
-            raise ValueError(
-                f"output: {self.output} is an address, and ranks write to a folder that all of them"
-                " see. Set a folder, and checkpoint.upload to the address."
-            )
-        place = self.checkpoint.upload
-        if (
-            place
-            and not is_remote(place)
-            and Path(place).absolute() == Path(self.output).absolute()
-        ):
-            raise ValueError(f"checkpoint.upload: {place} is the output itself. Name another.")
         return self
 
     def num_steps(self, seq_len: int) -> int | None:
