@@ -236,7 +236,8 @@ def _clean(text: str) -> str:
 
 
 def _lettered(row: Row) -> Question:
-    context = row.get("question_stem") or f"Question: {row['question']}\nAnswer:"
+    is_bare = "question_stem" in row  # OpenBookQA; ARC has `question`
+    context = row["question_stem"] if is_bare else f"Question: {row['question']}\nAnswer:"
     choices = row["choices"]
     if isinstance(choices, list):  # a list of objects, as the original files have it
         choices = {key: [choice[key] for choice in choices] for key in ("label", "text")}
