@@ -7,9 +7,15 @@ import json
 import os
 import signal
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.s3_server import S3Server
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -103,3 +109,25 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
             folder.mkdir()
             found.write_text(json.dumps(Reader(folder, apart=True).read(ROOT / "README.md")))
     return folder, json.loads(found.read_text())
+
+
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[S3Server]:
+    """A running S3 server; skips where the extra `s3` or moto is missing."""
+    pytest.importorskip("obstore")
+    pytest.importorskip("moto")
+    from tests.s3_server import S3Server
+
+    server = S3Server().start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def s3(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server]:
+    """The server without faults, named by the environment."""
+    for name, value in s3_server.env.items():
+        monkeypatch.setenv(name, value)
+    s3_server.calm()
+    yield s3_server
+    s3_server.calm()

@@ -1,11 +1,11 @@
 """What a training memorises: secrets planted at chosen repeat counts, and how exposed they are.
 
 A canary is a short text with random digits. It is planted as a document of its own at the start of
-packed rows, while batches are read: no filter and no dedup sees it, and the corpus stays as it is.
+packed rows, while batches are read: no filter and no dedup sees it, and the corpus is not changed.
 Each seed has canaries of its own, and some that are never planted.
 
 Exposure is log2 of the number of possible secrets over the rank of the planted one, ordered by
-their loss. A normal distribution fitted to the losses of random secrets stands in for all of them.
+their loss. The rank is computed from a normal distribution, fitted to losses of random secrets.
 A secret that was never seen has 1.44 bits on average, and the largest exposure is that of all
 digits, 33 bits.
 
@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from corpuskit.ablate.study import Judges, Proxy
-from corpuskit.ablate.verdict import student_quantile
+from corpuskit.ablate.verdict import mean_interval
 from corpuskit.errors import UsageError
 from corpuskit.loader.assemble import IGNORED
 from corpuskit.stages.sequences._heldout import open_tokenizer, tokenize_texts
@@ -226,13 +226,12 @@ def summarise(
             [one["exposure"] for own in read for one in own["canaries"]
              if one["repeats"] == repeats]
         )  # fmt: skip
-        mean, num = float(values.mean()), len(values)
-        reach = student_quantile(1 - confidence, num - 1) * float(values.std(ddof=1) / num**0.5)
-        is_below = is_below and mean + reach < bound
+        mean, low, high = mean_interval(values, confidence)
+        is_below = is_below and high < bound
         largest = repeats if is_below else largest
         curve.append(
-            {"repeats": repeats, "exposure": mean, "low": mean - reach, "high": mean + reach,
-             "canaries": num}
+            {"repeats": repeats, "exposure": mean, "low": low, "high": high,
+             "canaries": len(values)}
         )  # fmt: skip
     return {
         "bound": bound, "largest": largest, "planted": read[0]["planted"],

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from corpuskit.ablate.study import SCORES, Judges, Proxy, gather, read_scores, shared_units
+from corpuskit.ablate.study import SCORES, Judges, Proxy, gather, plain, read_scores, shared_units
 from corpuskit.ablate.surface import (
     choose,
     draw_near,
@@ -385,12 +385,17 @@ class MixtureSearch:
         scores = {name: gather(own, shared)["bits_per_byte"] for name, own in read.items()}
         others = [name for name in scores if name != "searched"]
         differences = {
-            name: compare(
-                scores[name], scores["searched"], confidence=self.study.confidence,
-                comparisons=len(others), weights=fitted.weights,
+            name: plain(
+                compare(
+                    scores[name],
+                    scores["searched"],
+                    confidence=self.study.confidence,
+                    comparisons=len(others),
+                    weights=fitted.weights,
+                )
             )
             for name in others
-        }  # fmt: skip
+        }
         error, spread, agreement = fitted.unseen()
         best = fitted.best.tolist()
         return {
@@ -419,11 +424,7 @@ class MixtureSearch:
                 }
                 for name, own in confirming.items()
             },
-            "differences": {
-                name: {d: {**dataclasses.asdict(one), "is_decided": one.is_decided}
-                       for d, one in by.items()}
-                for name, by in differences.items()
-            },
+            "differences": differences,
         }  # fmt: skip
 
 

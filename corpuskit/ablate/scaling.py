@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from corpuskit.ablate.verdict import student_quantile
+from corpuskit.ablate.verdict import mean_interval, student_quantile
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -215,8 +215,4 @@ def trend(sizes: Floats, differences: Floats, confidence: float) -> list[float] 
     logs = np.log2(sizes) - np.log2(sizes).mean()
     if not (squares := float((logs**2).sum())) or differences.shape[1] < 2:
         return None
-    slopes = (logs @ differences) / squares
-    seeds = len(slopes)
-    reach = student_quantile(1 - confidence, seeds - 1) * float(slopes.std(ddof=1)) / seeds**0.5
-    mean = float(slopes.mean())
-    return [mean, mean - reach, mean + reach]
+    return [*mean_interval((logs @ differences) / squares, confidence)]

@@ -27,7 +27,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from corpuskit.ablate.scaling import extrapolate, trend
-from corpuskit.ablate.verdict import Difference, Scores, compare
+from corpuskit.ablate.verdict import Scores, compare
 from corpuskit.engine.pipeline import run
 from corpuskit.errors import DataError, UsageError
 from corpuskit.loader.index import read_mix
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from corpuskit.ablate.variants import Variant
+    from corpuskit.ablate.verdict import Difference
     from corpuskit.engine.callbacks import RunCallbacks
     from corpuskit.loader.index import MixPlan
     from corpuskit.stages.sequences.tokenize import Tokenize
@@ -202,7 +203,7 @@ class Study:
     def _compare(self, corpora: Sequence[Corpus], trainings: Sequence[Proxy]) -> dict[str, Any]:
         """Return the values and differences of one size."""
         from corpuskit.train.estimate import count_parameters
-        from corpuskit.train.setup import choose_shape
+        from corpuskit.train.huggingface import choose_shape
 
         read = {training.scores: read_scores(training.scores) for training in trainings}
         shared = shared_units(list(read.values()))
@@ -218,12 +219,12 @@ class Study:
         differences = []
         for name in others:
             judged = {m: (scores[first][m], scores[name][m]) for m in scores[first]}
-            found: dict[str, dict[str, Difference]] = {
-                measure: compare(a, b, confidence=self.confidence, comparisons=len(others))
+            found = {
+                measure: plain(compare(a, b, confidence=self.confidence, comparisons=len(others)))
                 for measure, (a, b) in judged.items()
                 if a
             }
-            differences.append({"a": first, "b": name, **_plain(found)})
+            differences.append({"a": first, "b": name, **found})
         plan = corpora[0].plan
         return {
             "tokens": rows * plan.seq_len,
@@ -275,13 +276,11 @@ def _scaling(sizes: Mapping[str, Mapping[str, Any]], confidence: float) -> dict[
     }
 
 
-def _plain(found: Mapping[str, Mapping[str, Difference]]) -> dict[str, Any]:
+def plain(by_domain: Mapping[str, Difference]) -> dict[str, Any]:
+    """Return differences as JSON values."""
     return {
-        measure: {
-            domain: {**dataclasses.asdict(one), "is_decided": one.is_decided}
-            for domain, one in by.items()
-        }
-        for measure, by in found.items()
+        domain: {**dataclasses.asdict(one), "is_decided": one.is_decided}
+        for domain, one in by_domain.items()
     }
 
 

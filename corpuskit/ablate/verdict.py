@@ -175,6 +175,13 @@ def student_tail(t: float, freedom: float) -> float:
     return integral(angle, edge) / integral(0.0, edge)
 
 
+def mean_interval(values: NDArray[np.float64], confidence: float) -> tuple[float, float, float]:
+    """Return the mean of (N,) values, and the ends of Student's interval of it."""
+    mean, num = float(values.mean()), len(values)
+    reach = student_quantile(1 - confidence, num - 1) * float(values.std(ddof=1)) / num**0.5
+    return mean, mean - reach, mean + reach
+
+
 @functools.cache
 def student_quantile(error: float, freedom: float) -> float:
     """Return the t beyond which, on both sides, Student's distribution has the mass `error`."""

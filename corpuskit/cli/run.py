@@ -31,11 +31,6 @@ if TYPE_CHECKING:
     help="Reuse results that differ in nothing but corpuskit's own code; recorded.",
 )
 @click.option("--accept", is_flag=True, help="Go on where `expect` does not hold; recorded.")
-@click.option(
-    "--recount",
-    is_flag=True,
-    help="Run again what an earlier version did not count, for bounds of `expect`.",
-)
 @click.option("--force", is_flag=True, help="Run although memory or disk seem too small.")
 @click.option("--quiet", "-q", is_flag=True, help="Print errors only.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
@@ -48,7 +43,6 @@ def command(
     until: str | None,
     accept_code_change: bool,
     accept: bool,
-    recount: bool,
     force: bool,
     quiet: bool,
     as_json: bool,
@@ -79,8 +73,7 @@ def command(
     more += [f"executor.kind={executor}"] if executor else []
     plan = read_plan(pipeline, [*overrides, *more], until=until)
     is_slurm = plan.settings.executor.kind == "slurm"
-    allowed: dict[str, Any] = {"accept": accept, "accept_code": accept_code_change, "force": force,
-                               "recount": recount}  # fmt: skip
+    allowed: dict[str, Any] = {"accept": accept, "accept_code": accept_code_change, "force": force}
     hint = "The jobs go on." if is_slurm else "Run the same command again to continue."
     try:
         with observer(quiet=as_json or quiet) as watch:

@@ -98,8 +98,9 @@ class Condition:
         if not (is_text or is_number or pa.types.is_boolean(kind)):
             raise UsageError(f"{place}: a column of type {kind} cannot be compared.")
         if self.bounds and not is_number:
-            raise UsageError(f"{place}: the column has type {kind}, so it has no bounds. List its "
-                             "values.")  # fmt: skip
+            raise UsageError(
+                f"{place}: the column has type {kind}, so it has no bounds. List its values."
+            )
         for value in self.values or ():
             fits = isinstance(value, bool) == pa.types.is_boolean(kind)
             try:

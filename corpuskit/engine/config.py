@@ -212,9 +212,10 @@ def _sources(document: _YamlFile) -> Iterable[Step]:
     given = document.value.get("sources")
     if not isinstance(given, dict) or not given:
         raise ConfigError(
-            document.where(("sources",)), "sources must name at least one source.",
+            document.where(("sources",)),
+            "sources must name at least one source.",
             'For example: sources: {web: {jsonl: "data/*.jsonl"}}.',
-        )  # fmt: skip
+        )
     formats = registry.names("sources")
     for name, value in given.items():
         at: KeyPath = ("sources", name)
@@ -274,8 +275,9 @@ def _steps(document: _YamlFile) -> Iterable[Step]:
             raise ConfigError(document.where(at), f"{name} must be followed by a mapping.")
         materialize = params.pop(MATERIALIZE, False)
         if not isinstance(materialize, bool):
-            raise ConfigError(document.where((*at, MATERIALIZE)),
-                              f"{name}.{MATERIALIZE} must be true or false.")  # fmt: skip
+            raise ConfigError(
+                document.where((*at, MATERIALIZE)), f"{name}.{MATERIALIZE} must be true or false."
+            )
         model = registry.load(name)
         label = label_of(name, seen, params)
         if problem := _label_problem(params.pop(AS, label), name, labels):

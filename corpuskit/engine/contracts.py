@@ -12,14 +12,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any, Literal
 
 from corpuskit.engine.callbacks import RunCallbacks
-from corpuskit.engine.expect import (
-    PACK,
-    TOKENS,
-    Bound,
-    bounds_of,
-    english_defaults,
-    is_counted_apart,
-)
+from corpuskit.engine.expect import PACK, TOKENS, Bound, bounds_of, english_defaults
 from corpuskit.engine.status import funnel, sealed
 from corpuskit.errors import ContractError, CorpuskitError
 
@@ -29,7 +22,7 @@ if TYPE_CHECKING:
     from corpuskit.engine.rundir import RunDirectory
     from corpuskit.engine.status import FunnelRow, Sealed
 
-Verdict = Literal["holds", "broken", "unknown", "accepted", "waiting", "not run"]
+Verdict = Literal["holds", "broken", "accepted", "waiting", "not run"]
 HEADER = ("stage", "source", "bound", "limit", "measured", "")
 
 MOST_LOST, LEAST_SEEN = 0.9, 100
@@ -42,8 +35,7 @@ class Contract:
 
     Attributes:
         bound: keys below stage and source, as in `rules.score.max_drop`.
-        verdict: `unknown`: an earlier version ran the stage, and did not count this; `accepted` is
-            either that or broken in a run with `--accept`; `waiting` and `not run` as stages.
+        verdict: `accepted` is broken in a run with `--accept`; `waiting` and `not run` as stages.
         counted: documents, bytes (`max_cut_bytes`) or tokens; None as long as they are not known.
         total: what the share is of; 0 of tokens.
     """
@@ -59,14 +51,13 @@ class Contract:
     def cells(self) -> tuple[str, ...]:
         """Return the cells of a table under `HEADER`."""
         sign = ">=" if self.bound.startswith("min") else "<="
-        if self.stage == TOKENS:
-            limit, measured = f"{self.limit:,.0f}", f"{self.counted or 0:,}"
-        else:
-            share = f"{self.counted or 0:,} of {self.total:,}"
-            percent = 100 * (self.counted or 0) / max(self.total, 1)
-            limit, measured = f"{100 * self.limit:.6g} %", f"{percent:.4g} % ({share})"
-        if self.counted is None:
-            measured = "not counted" if self.verdict in ("unknown", "accepted") else ""
+        limit = f"{self.limit:,.0f}" if self.stage == TOKENS else f"{100 * self.limit:.6g} %"
+        measured = ""
+        if self.counted is not None:
+            measured = f"{self.counted:,}"
+            if self.stage != TOKENS:
+                percent = 100 * self.counted / max(self.total, 1)
+                measured = f"{percent:.4g} % ({measured} of {self.total:,})"
         where = (self.stage, self.source or "all", self.bound)
         return (*where, f"{sign} {limit}", measured, self.verdict)
 
@@ -84,7 +75,7 @@ def contracts(run: RunDirectory, finished: Sealed | None = None) -> list[Contrac
     finished = sealed(run) if finished is None else finished
     sources = [step.label for step in run.plan.file.sources]
     rows = {row.stage: row for row in funnel(run, finished) if not row.is_source}
-    counters, uncounted = _counters(finished), _uncounted(finished)
+    counters = _counters(finished)
     places = {label: place for place, label in enumerate((*rows, TOKENS))}
     judged: list[Contract] = []
     for bound in sorted(
@@ -98,9 +89,6 @@ def contracts(run: RunDirectory, finished: Sealed | None = None) -> list[Contrac
         if row.state != "done":
             judged.append(Contract(*named, verdict=row.state))
             continue
-        if bound.stage in uncounted and is_counted_apart(bound):
-            judged.append(Contract(*named, verdict="accepted" if run.accepts else "unknown"))
-            continue
         counted, total = _measured(bound, row, counters, sources)
         value = counted / total if total else bound.limit  # a share of nothing breaks nothing
         value = counted if bound.stage == TOKENS else value
@@ -109,20 +97,6 @@ def contracts(run: RunDirectory, finished: Sealed | None = None) -> list[Contrac
         verdict: Verdict = "holds" if holds else "accepted" if run.accepts else "broken"
         judged.append(Contract(*named, verdict, counted, total))
     return judged
-
-
-def _uncounted(finished: Sealed) -> set[str]:
-    """Return the stages that an earlier version ran: it did not count, so a 0 means nothing."""
-    return {label for phase, seal in finished if not seal.is_counted for label in phase.labels}
-
-
-def forget_uncounted(run: RunDirectory) -> None:
-    """Delete the manifests of phases that did not count what a bound asks for: they run again."""
-    finished = sealed(run)
-    asked = {one.stage for one in contracts(run, finished) if one.verdict == "unknown"}
-    for phase, seal in finished:
-        if not seal.is_counted and asked.intersection(phase.labels):
-            run.store.delete(run.store.list(f"manifests/{phase.name}"))
 
 
 def _counters(finished: Sealed) -> Mapping[str, int]:
@@ -221,11 +195,9 @@ def check_barrier(run: RunDirectory, index: int, callbacks: RunCallbacks | None 
 
 def contract_problem(judged: Iterable[Contract]) -> str:
     """Return why a run does not go on; "" if no bound is broken."""
-    broken = [one for one in judged if one.verdict in ("broken", "unknown")]
-    is_old = any(one.verdict == "unknown" for one in broken)
-    old = "What is not counted was run by an earlier version. corpuskit run --recount counts it.\n"
+    broken = [one for one in judged if one.verdict == "broken"]
     text = (
-        f"expect does not hold:\n{_table(broken)}\n{old if is_old else ''}"
+        f"expect does not hold:\n{_table(broken)}\n"
         "No later phase was run, and what is finished is kept. Correct the stage or the bound and "
         "run again, or go on with corpuskit run --accept."
     )

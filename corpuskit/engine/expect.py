@@ -67,12 +67,6 @@ def bounds_of(expect: Mapping[str, Any], sources: Sequence[str]) -> list[Bound]:
     return bounds
 
 
-def is_counted_apart(bound: Bound) -> bool:
-    """Return whether a bound needs more than the funnel, which all versions count."""
-    first, *rest = bound.path
-    return first in ("max_cut", "max_cut_bytes") or (first == "min_keep" and bool(rest))
-
-
 def _numbers(given: Mapping[str, Any]) -> Iterator[tuple[Path, Any]]:
     for key, value in given.items():
         inner = _numbers(value) if isinstance(value, dict) else [((), value)]

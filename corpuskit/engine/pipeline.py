@@ -95,7 +95,6 @@ def run(
     accept: bool = False,
     accept_code: bool = False,
     force: bool = False,
-    recount: bool = False,
     launcher: Launcher | None = None,
 ) -> RunResult:
     """Run a plan, or continue where an earlier run stopped.
@@ -107,7 +106,6 @@ def run(
         accept: go on where `expect` of the file does not hold.
         accept_code: reuse results that differ in nothing but corpuskit's code.
         force: run although memory or disk seem too small.
-        recount: run again what an earlier version ran without counting what `expect` asks for.
         launcher: runs the tasks; that of the plan's executor when absent.
 
     Raises:
@@ -119,9 +117,8 @@ def run(
     callbacks = callbacks or LogCallbacks()
     if launcher is None and plan.settings.executor.kind == "slurm":
         allowed = {"accept": accept, "accept_code": accept_code, "force": force}
-        submitted = submit(plan, callbacks, **allowed, recount=recount)
-        return submitted.follow(callbacks)
-    with prepared(plan, callbacks, accept=accept, recount=recount) as directory:
+        return submit(plan, callbacks, **allowed).follow(callbacks)
+    with prepared(plan, callbacks, accept=accept) as directory:
         launcher = launcher or open_launcher(directory)
         result = _run_phases(directory, launcher, callbacks, accept_code=accept_code, force=force)
         if plan.until is None:
@@ -167,12 +164,11 @@ def submit(
     accept: bool = False,
     accept_code: bool = False,
     force: bool = False,
-    recount: bool = False,
 ) -> Submission:
     """Submit a plan to Slurm and return; the jobs run on their own.
 
     Args:
-        accept, accept_code, force, recount: as for `run`.
+        accept, accept_code, force: as for `run`.
 
     Raises:
         UsageError: nothing was submitted.
@@ -183,7 +179,7 @@ def submit(
 
     callbacks = callbacks or LogCallbacks()
     reused: list[Seal] = []
-    with prepared(plan, callbacks, accept=accept, recount=recount) as directory:
+    with prepared(plan, callbacks, accept=accept) as directory:
         for phase in directory.plan.phases:
             work = PhaseWork(directory, phase, accept_code=accept_code)
             if work.reused is None and work.all_tasks:
@@ -210,13 +206,12 @@ def submit(
 
 @contextlib.contextmanager
 def prepared(
-    plan: Plan, callbacks: RunCallbacks, *, accept: bool = False, recount: bool = False
+    plan: Plan, callbacks: RunCallbacks, *, accept: bool = False
 ) -> Iterator[RunDirectory]:
     """Yield the run directory of a plan, locked and ready for its tasks.
 
     Args:
         accept: go on where `expect` does not hold; `plan.json` says so.
-        recount: see `run`.
 
     Raises:
         UsageError: nothing may be run there.
@@ -234,10 +229,6 @@ def prepared(
         directory = open_run(plan, callbacks, store)
         _refuse_inputs_inside(directory)
         directory.store.clear_scratch()
-        if recount:
-            from corpuskit.engine.contracts import forget_uncounted
-
-            forget_uncounted(directory)
         directory.accepts = accept
         directory.save()
         settings, sources = directory.plan.settings, directory.plan.file.sources
@@ -373,9 +364,10 @@ def refuse_no_runs(plan: Plan) -> None:
         if not open_store(address).exists(PLAN):
             where = plan.file.locations.get("reuse", plan.file.path)
             raise ConfigError(
-                where, f"reuse: {address} is not a run directory, it has no {PLAN}.",
+                where,
+                f"reuse: {address} is not a run directory, it has no {PLAN}.",
                 "Correct the path.",
-            )  # fmt: skip
+            )
 
 
 def _refuse_inputs_inside(directory: RunDirectory) -> None:

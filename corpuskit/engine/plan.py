@@ -544,8 +544,9 @@ def check_applies(step: Step, known: Known, added: Mapping[str, Step]) -> None:
                 raise UsageError(f"{place}: is what `sources` chooses. Write sources: [...].")
             if column not in known.columns:
                 hint = suggest(column, known.columns)
-                raise UsageError(f"{place}: no earlier stage adds this column, and no source "
-                                 f"declares it. {hint}")  # fmt: skip
+                raise UsageError(
+                    f"{place}: no earlier stage adds this column, and no source declares it. {hint}"
+                )
             condition.check(known.columns[column], known.values.get(column))
         if applies.is_limited and (reason := _unlimited(step)):
             raise UsageError(f"{next(iter(applies.to_json()))}: {reason}")

@@ -9,7 +9,6 @@ import os
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
-from corpuskit.engine.expect import bounds_of, is_counted_apart
 from corpuskit.engine.fingerprint import code_digest, fingerprint, runner_digest
 from corpuskit.engine.inputs import Inputs
 from corpuskit.engine.plan import PLAN, Phase, Plan
@@ -190,7 +189,7 @@ class RunDirectory:
                 seal = Seal.from_json(content, store.where(name))
                 if seal.phase != phase.name:
                     raise DataError(f"{store.where(name)}: is the seal of {seal.phase}. Run again.")
-                return seal
+                return seal if seal.is_counted else None
         return None
 
     def usable_seal(self, phase: Phase, store: Store | None = None) -> Seal | None:
@@ -398,18 +397,12 @@ class RunDirectory:
         """
         key = (phase.index, fingerprint)
         if key not in self._earlier:
-            sealed = []
-            settings = self.plan.settings
-            names = [step.label for step in self.plan.file.sources]
-            bounds = bounds_of(settings.expect, names)
-            asked = {one.stage for one in bounds if is_counted_apart(one)}.intersection(
-                phase.labels
-            )
-            for store in (self.store, *map(open_store, settings.reuse)):
-                seal = self.usable_seal(phase, store)
-                is_enough = store is self.store or not asked or (seal and seal.is_counted)
-                if seal is not None and is_enough:
-                    sealed.append(SealedUnits(store, seal, is_reading=phase.base is None))
+            stores = (self.store, *map(open_store, self.plan.settings.reuse))
+            sealed = [
+                SealedUnits(store, seal, is_reading=phase.base is None)
+                for store in stores
+                if (seal := self.usable_seal(phase, store)) is not None
+            ]
             self._earlier = {key: EarlierUnits(self.store, fingerprint, sealed)}
         return self._earlier[key]
 

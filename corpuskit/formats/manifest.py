@@ -310,7 +310,7 @@ NOT_APPLIED = "not_applied/"
 """Counters of documents that a condition (`where`) keeps from a stage: `<stage>/<source>`."""
 
 COUNTED = "counted_units"
-"""Counter of units that counted what `expect` may ask for; versions before it did not."""
+"""Counter of units. Versions before it did not count what `expect` may ask for."""
 
 FUNNEL = (
     "read/", "read_bytes/", "kept/", "kept_bytes/", "dropped/", "cut/", "replace/",

@@ -320,8 +320,9 @@ def _parser() -> argparse.ArgumentParser:
     skip.add_argument("--steps", dest="spans", action="append", required=True, metavar="FIRST:END")
     takedown.add_argument("--doc", dest="documents", action="append", default=[], help="An id.")
     takedown.add_argument("--docs-file", type=Path, help="Ids, one on a line.")
-    takedown.add_argument("--ignore-missing", action="store_true",
-                          help="Leave out documents in no packed row.")  # fmt: skip
+    takedown.add_argument(
+        "--ignore-missing", action="store_true", help="Leave out documents in no packed row."
+    )
     listing = edits.add_parser("list", help="List the edits.")
     listing.add_argument("directory")
     listing.add_argument("--json", dest="as_json", action="store_true", help="Print JSON.")

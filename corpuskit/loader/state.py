@@ -9,6 +9,7 @@ import math
 import reprlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
+from dataclasses import fields as dataclass_fields
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
@@ -77,36 +78,23 @@ class LoaderState:
                 f"loader state: consumed must be a dict of rows by source, got {_short(consumed)}."
                 f" {_SAVED}"
             )
-        return cls(
-            plan=_text(fields, "plan"),
-            base=_text(fields, "base"),
-            history=_text(fields, "history"),
-            step=_count(fields, "step"),
-            rows=_count(fields, "rows"),
-            tokens=_count(fields, "tokens"),
-            consumed={name: _count(consumed, name, "consumed of source ") for name in consumed},
-            digest=_text(fields, "digest"),
-        )
-
-
-def _text(fields: Mapping[str, Any], name: str) -> str:
-    value = fields.get(name)
-    if not isinstance(value, str):
-        raise DataError(f"loader state: {name} must be a text, got {_short(value)}. {_SAVED}")
-    return value
-
-
-def _count(fields: Mapping[str, Any], name: str, of: str = "") -> int:
-    value: Any = fields.get(name)
-    # A JSON true is an int to Python.
-    is_whole = isinstance(value, int) and not isinstance(value, bool)
-    if not is_whole or not 0 <= value < MAX_NUMBER:
-        what = f"{of}{name!r}" if of else name
-        raise DataError(
-            f"loader state: {what} must be a whole number of at least 0, got {_short(value)}."
-            f" {_SAVED}"
-        )
-    return int(value)
+        for name in ("plan", "base", "history", "digest"):
+            if not isinstance(value := fields.get(name), str):
+                raise DataError(
+                    f"loader state: {name} must be a text, got {_short(value)}. {_SAVED}"
+                )
+        counts: dict[str, Any] = {name: fields.get(name) for name in ("step", "rows", "tokens")}
+        counts |= {f"consumed of source {name!r}": rows for name, rows in consumed.items()}
+        for name, number in counts.items():
+            # A JSON true is an int to Python.
+            is_whole = isinstance(number, int) and not isinstance(number, bool)
+            if not is_whole or not 0 <= number < MAX_NUMBER:
+                raise DataError(
+                    f"loader state: {name} must be a whole number of at least 0,"
+                    f" got {_short(number)}. {_SAVED}"
+                )
+        names = [field.name for field in dataclass_fields(cls)]
+        return cls(**{name: fields[name] for name in names} | {"consumed": dict(consumed)})
 
 
 def _short(value: object) -> str:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from corpuskit.errors import UsageError
 from corpuskit.storage import hub
 from corpuskit.storage.local import LocalStore, write_whole
-from corpuskit.storage.search import find_files, local_file, walk_files
+from corpuskit.storage.search import find_files, find_objects, local_file, walk_files
 from corpuskit.storage.store import (
     SCRATCH,
     DamagedError,
@@ -31,7 +31,7 @@ from corpuskit.storage.store import (
     open_place,
     open_whole,
     read_footer,
-)  # fmt: skip
+)
 
 if TYPE_CHECKING:
     from io import BufferedIOBase
@@ -105,13 +105,6 @@ def look_at(address: str) -> FoundFile:
     from corpuskit.storage.remote import look_at_object
 
     return look_at_object(address)
-
-
-def find_objects(pattern: str) -> list[FoundFile]:
-    """Return the objects that a pattern matches, sorted by address; see `find_files`."""
-    from corpuskit.storage.remote import find
-
-    return find(pattern)
 
 
 def find_named(pattern: str) -> list[tuple[FoundFile, str]]:

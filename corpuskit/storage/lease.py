@@ -2,7 +2,7 @@
 
 No clocks are compared between machines. The holder replaces the object every `renew_seconds`, on
 condition that it is still its own. A contender watches: if the object changes, somebody is alive;
-if it stays as it is for `lease_seconds` by the contender's own clock, the contender replaces it on
+if it does not change for `lease_seconds` of the contender's clock, the contender replaces it on
 the same condition, so one of many contenders wins. A holder that could not renew for so long by its
 own clock must assume the same, and `check` says so before anything is written or deleted.
 """

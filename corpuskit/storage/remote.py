@@ -25,7 +25,7 @@ from corpuskit.storage.client import RetryPolicy, open_bucket, split
 from corpuskit.storage.faults import cleaning, reach
 from corpuskit.storage.lease import LEASE_SECONDS, RENEW_SECONDS, Lease, lease_retries
 from corpuskit.storage.local import LocalStore
-from corpuskit.storage.search import find, to_found
+from corpuskit.storage.search import to_found
 from corpuskit.storage.store import SCRATCH, DamagedError, Store
 
 if TYPE_CHECKING:
@@ -35,8 +35,6 @@ if TYPE_CHECKING:
 
     from corpuskit.storage.client import Bucket, Entry
     from corpuskit.storage.store import FoundFile, Stored
-
-__all__ = ["RemoteStore", "find", "look_at_object", "open_object"]
 
 LOCK = "lock"
 DELETED_AT_ONCE = 1_000

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 WILDCARDS = frozenset("*?[")
 
 
-def find(pattern: str) -> list[FoundFile]:
+def find_objects(pattern: str) -> list[FoundFile]:
     """Return the objects that a pattern matches, sorted by address.
 
     Patterns mean what they mean to `find_files`.

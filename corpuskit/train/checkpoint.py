@@ -35,6 +35,7 @@ from corpuskit.storage.local import DigestedFile, sync_folder
 from corpuskit.train.record import (
     CheckpointRecord,
     DamagedCheckpointError,
+    complete_checkpoints,
     find_damage,
     folder_name,
     forgettable,
@@ -172,11 +173,9 @@ class Checkpoints:
         """
         self.damaged = []
         for folder in self._ordered(at_most):
-            begun = time.perf_counter()
-            record, problem = self._examine(folder)
-            if record and not problem:
-                size = sum(size for size, _ in record.files.values())
-                return VerifiedCheckpoint(folder, record, size, time.perf_counter() - begun)
+            checkpoint, problem = self._examine(folder)
+            if checkpoint:
+                return checkpoint
             self.damaged.append(Damaged(folder, problem))
         if self.damaged:
             folder, problem = self.damaged[0]
@@ -198,14 +197,12 @@ class Checkpoints:
                 f"branch_from: {folder} is no checkpoint. Name a folder step-N of the trunk's "
                 "OUTPUT/checkpoints."
             )
-        begun = time.perf_counter()
-        record, problem = self._examine(folder)
-        if record is None or problem:
+        checkpoint, problem = self._examine(folder)
+        if checkpoint is None:
             raise DataError(
                 f"{folder}: the checkpoint is damaged: {problem}. Branch from another one."
             )
-        size = sum(size for size, _ in record.files.values())
-        return VerifiedCheckpoint(folder, record, size, time.perf_counter() - begun)
+        return checkpoint
 
     def set_aside(self) -> list[Path]:
         """Rename what is in `damaged`, so that saves may take its names; return the new names."""
@@ -224,8 +221,8 @@ class Checkpoints:
         self.wait()
         if self._parallel.rank == 0:
             # The newest first: whatever a kill leaves, the newest of it is not yet to be deleted.
-            for checkpoint in reversed(_complete(self._folder)):
-                if _step(checkpoint) > step:
+            for number, checkpoint in reversed(complete_checkpoints(self._folder).items()):
+                if number > step:
                     _delete(checkpoint)
             if self._uploads:
                 self._uploads.forget_after()
@@ -338,17 +335,15 @@ class Checkpoints:
 
     def _ordered(self, at_most: int | None) -> list[Path]:
         """Return the checkpoints in the order in which to try them, as rank 0 sees them."""
-        checkpoints: list[Path] = []
-        if self._parallel.rank == 0:
-            checkpoints = _complete(self._folder)[::-1]
-        checkpoints = self._parallel.gather(checkpoints)[0]
-        if at_most is None:
-            return checkpoints
-        older = [path for path in checkpoints if _step(path) <= at_most]
-        return older + [path for path in reversed(checkpoints) if path not in older]
+        mine = complete_checkpoints(self._folder) if self._parallel.rank == 0 else {}
+        by_step: dict[int, Path] = self._parallel.gather(mine)[0]
+        newer = [step for step in by_step if at_most is not None and step > at_most]
+        older = [step for step in reversed(by_step) if step not in newer]
+        return [by_step[step] for step in (*older, *newer)]
 
-    def _examine(self, folder: Path) -> tuple[CheckpointRecord | None, str]:
-        """Return a checkpoint's record, and what is wrong with the checkpoint; collective."""
+    def _examine(self, folder: Path) -> tuple[VerifiedCheckpoint | None, str]:
+        """Return a checkpoint if it is undamaged, else what is wrong with it; collective."""
+        begun = time.perf_counter()
         record, problem, failure = None, "", None
         rank, ranks = self._parallel.rank, self._parallel.world_size
         try:
@@ -361,7 +356,11 @@ class Checkpoints:
         outcomes = self._parallel.gather((problem, failure))
         if failures := [error for _, error in outcomes if error]:
             raise failures[0]
-        return record, "; ".join(dict.fromkeys(problem for problem, _ in outcomes if problem))
+        problem = "; ".join(dict.fromkeys(problem for problem, _ in outcomes if problem))
+        if record is None or problem:
+            return None, problem
+        size = sum(size for size, _ in record.files.values())
+        return VerifiedCheckpoint(folder, record, size, time.perf_counter() - begun), ""
 
     def _publish(
         self, writing: Future[Any], files: DigestedFiles, final: Path, record: CheckpointRecord
@@ -383,7 +382,7 @@ class Checkpoints:
 
     def _forget(self) -> None:
         """Delete the checkpoints that no rule keeps, but for one that is being copied."""
-        own = {_step(path): path for path in _complete(self._folder)}
+        own = complete_checkpoints(self._folder)
         held = self._uploads.held if self._uploads else None
         for step in forgettable(own, self._settings, self._folder.parent) - {held}:
             with contextlib.suppress(OSError):  # the newest is complete; the next save tries
@@ -427,14 +426,6 @@ def _state(model: Decoder, optimizer: torch.optim.Optimizer, parallel: Parallel)
         for group in (*optimizer.param_groups, *optimizer_state["param_groups"]):
             group.update({"steps": 0} if "steps" in group else {})
     return {"model": model_state, "optimizer": optimizer_state}
-
-
-def _complete(folder: Path) -> list[Path]:
-    return sorted((path for path in folder.iterdir() if step_of(path.name) is not None), key=_step)
-
-
-def _step(checkpoint: Path) -> int:
-    return int(checkpoint.name.partition("-")[2])
 
 
 def _delete(checkpoint: Path) -> None:

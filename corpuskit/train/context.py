@@ -3,8 +3,8 @@
 With N ranks a row is cut into 2 N equal pieces, and rank i has pieces i and 2 N - 1 - i: a late
 token sees more than an early one, and so all ranks have about equal work. A rank computes all of
 its own tokens. Only attention needs others': before it, keys and values of all ranks are gathered,
-and after it, on the way back, their gradients are added up. Masks are those of whole rows, of which
-a rank has the lines of its own queries, so documents may span any border.
+and after it, on the way back, their gradients are added up. A rank has the lines of its own queries
+in the mask of a whole row, so documents may span any border.
 
 Source: The Llama 3 Herd of Models (arXiv 2407.21783), section 3.3.2, for gathering rather than
 sending keys around a ring, and for the pieces.

@@ -24,21 +24,14 @@ import math
 import statistics
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
 from corpuskit.errors import UsageError
 from corpuskit.train.flops import pair_flops, rate, require_device, token_flops
-from corpuskit.train.settings import (
-    moment_block,
-    require_blocks,
-    require_context,
-    require_even_shares,
-    require_pipeline,
-    require_ranks,
-    stage_spans,
-)
+from corpuskit.train.huggingface import choose_shape, choose_teacher, read_shape
+from corpuskit.train.settings import moment_block, require_fit, require_ranks, stage_spans
 from corpuskit.train.status import read_tail
 
 if TYPE_CHECKING:
@@ -223,10 +216,7 @@ def _require_fit(settings: TrainSettings, length: RunLength, ranks: int, *, is_c
             f"batch.global_rows: {rows} rows are not shared out evenly by {data_ranks} ranks. "
             "Change it, or --ranks."
         )
-    require_even_shares(length.shape, length.seq_len, parallel.tensor)
-    require_context(length.seq_len, parallel)
-    require_pipeline(length.shape, settings, ranks)
-    require_blocks(length.shape, settings.adapter)
+    require_fit(length.shape, length.seq_len, settings, ranks)
     if parallel.offload and not is_cuda:
         raise UsageError("parallel.offload: true needs CUDA. Leave it out, or give --device.")
     if settings.attention in ("varlen", "flex") and not is_cuda:
@@ -250,9 +240,10 @@ def _advice(settings: TrainSettings, result: Estimate) -> list[str]:
             f"Memory does not fit, or only just. {' '.join(_ways_to_fit(settings, result))}"
         )
     lines += [
-        f"{name}: memory is that without it." for name in ("compile", "float8", "adapter")
+        f"{name}: memory is that without it."
+        for name in ("compile", "float8", "adapter")
         if getattr(settings, name)
-    ]  # fmt: skip
+    ]
     if settings.parallel.offload:
         on_host = step_moments(result.length.shape, replace(result.work, offload=False))[-1].parts
         size = sum(on_host[name] for name in OFFLOADED) / 1e9
@@ -329,18 +320,15 @@ def read_length(settings: TrainSettings, seq_len: int | None = None) -> RunLengt
         )
     global_rows = settings.batch.global_rows
     possible = plan.skips.num_consumed // global_rows
-    steps = _count_steps(settings, plan.seq_len) or possible
+    steps = settings.num_steps(plan.seq_len) or possible
     if steps > possible or not steps:
         raise UsageError(
             f"{steps or 'one'} steps of {global_rows} rows: {settings.data} has rows for "
             f"{possible}. Ask for fewer, lower batch.global_rows, or mix more epochs."
         )
     sources = _shares(plan, steps * global_rows)
-    shape = _shape(settings, cast("int", plan.tokenizer["vocab_size"]))
-    if settings.distill:
-        from corpuskit.train.huggingface import choose_teacher
-
-        choose_teacher(settings, shape, plan.tokenizer)
+    shape = choose_shape(settings, plan.tokenizer)
+    choose_teacher(settings, shape, plan.tokenizer)
     rows = sum(source.rows for source in sources)
     lengths = [(source.rows / rows, source.document_tokens) for source in sources if source.rows]
     visible, known = (plan.seq_len + 1) / 2, "whole rows"
@@ -380,10 +368,11 @@ def _length_without_plan(settings: TrainSettings, seq_len: int | None) -> RunLen
             f"{settings.data}: there is no mix plan, which would say the vocabulary, the length of "
             f"rows and how many there are. Run the pipeline, or set {', '.join(missing)}."
         )
-    steps = _count_steps(settings, seq_len)
+    steps = settings.num_steps(seq_len)
     assert steps is not None, "one of both is set"
+    own = settings.init_from
     return RunLength(
-        shape=_shape(settings, settings.model.vocab_size or 0),
+        shape=read_shape(own) if own else settings.model.shape(settings.model.vocab_size or 0),
         seq_len=seq_len,
         steps=steps,
         tokens=steps * settings.batch.global_rows * seq_len,
@@ -392,20 +381,6 @@ def _length_without_plan(settings: TrainSettings, seq_len: int | None) -> RunLen
         visible_tokens=(seq_len + 1) / 2,
         visible_from="whole rows",
     )
-
-
-def _count_steps(settings: TrainSettings, seq_len: int) -> int | None:
-    if settings.tokens is None:
-        return settings.steps
-    return -(-settings.tokens // (settings.batch.global_rows * seq_len))
-
-
-def _shape(settings: TrainSettings, vocab_size: int) -> ModelShape:
-    if settings.init_from is None:
-        return settings.model.shape(vocab_size)
-    from corpuskit.train.huggingface import read_shape
-
-    return read_shape(settings.init_from)
 
 
 def _shares(plan: MixPlan, num_rows: int) -> tuple[PlannedSource, ...]:

@@ -114,21 +114,39 @@ def evaluate(
                 sums[2, number] += document.text_bytes
                 yield number, document.tokens
 
-    documents = stream()
-    with judging(model):
-        while True:
-            rows = pack(_window(documents), seq_len)
-            losses = losses_of(model, settings, parallel, rows, beat)
-            if losses is None:
-                break
-            np.add.at(sums[0], rows.sources, losses.sum(1))
-            np.add.at(sums[1], rows.sources, (rows.labels != IGNORED).sum(1))
+    for rows, losses in losses_of(model, settings, parallel, stream(), seq_len, beat):
+        np.add.at(sums[0], rows.sources, losses.sum(1))
+        np.add.at(sums[1], rows.sources, (rows.labels != IGNORED).sum(1))
     totals = parallel.sum(torch.from_numpy(sums).to(parallel.device)).tolist()
     return source_losses(names, *totals)
 
 
+def losses_of(
+    model: Decoder,
+    settings: TrainSettings,
+    parallel: Parallel,
+    documents: Iterator[tuple[int, NDArray[np.integer]]],
+    seq_len: int,
+    beat: Callable[[], None],
+) -> Iterator[tuple[HeldOutRows, NDArray[np.float64]]]:
+    """Yield the rows of this rank's documents, and the (S, L) loss of each token, in nats.
+
+    Collective; ends on all ranks at once.
+
+    Args:
+        documents: each with the number of its source; see `pack`.
+    """
+    with _judging(model):
+        while True:
+            rows = pack(_window(documents), seq_len)
+            losses = _row_losses(model, settings, parallel, rows, beat)
+            if losses is None:
+                return
+            yield rows, losses
+
+
 @contextlib.contextmanager
-def judging(model: Decoder) -> Iterator[None]:
+def _judging(model: Decoder) -> Iterator[None]:
     """Have a model predict without learning."""
     was_training = model.training
     model.eval()
@@ -201,7 +219,7 @@ def _window(
 
 
 @torch.no_grad()
-def losses_of(
+def _row_losses(
     model: Decoder,
     settings: TrainSettings,
     parallel: Parallel,

@@ -302,7 +302,7 @@ def load_weights(folder: str | Path, model: Decoder) -> None:
     import torch
     from torch.distributed.tensor import DTensor
 
-    from corpuskit.train.four_bit import FourBitLinear
+    from corpuskit.train.adapters import FourBitLinear
 
     place = Path(folder)
     stored = find_tensors(place)
@@ -317,7 +317,7 @@ def load_weights(folder: str | Path, model: Decoder) -> None:
     }
     _require_match(place, stored, shapes)
     for name, parameter in tensors.items():
-        if isinstance(parameter, FourBitLinear):  # of which each rank has the whole
+        if isinstance(parameter, FourBitLinear):  # each rank has the whole matrix
             (foreign,) = foreign_names(name, experts)
             parameter.fill(read_slice(stored[foreign], [0, 0], parameter.shape))
             continue
@@ -336,8 +336,8 @@ def load_weights(folder: str | Path, model: Decoder) -> None:
 
 
 def _without_adapters(model: Decoder) -> dict[str, Any]:
-    """Return the tensors of a model, and what stands for those that are in four bits."""
-    from corpuskit.train.four_bit import FourBitLinear
+    """Return the tensors of a model; a matrix in four bits is its module."""
+    from corpuskit.train.adapters import FourBitLinear
 
     found: dict[str, Any] = dict((*model.named_parameters(), *model.named_buffers()))
     for name, module in model.named_modules():
@@ -439,18 +439,19 @@ def _number(place: Path, name: str, value: object) -> float:
 # What must fit a run that trains a model further.
 
 
-def choose_model(settings: TrainSettings, tokenizer: Mapping[str, Any]) -> ModelShape:
-    """Return the shape of the model that `init_from` names, having checked that it may be trained.
+def choose_shape(settings: TrainSettings, tokenizer: Mapping[str, Any]) -> ModelShape:
+    """Return the model's shape: of the settings, or of the model that `init_from` names.
 
     Args:
-        settings: with `init_from`.
+        settings: of the run.
         tokenizer: what the mix plan says of the tokenizer of its tokens.
 
     Raises:
         UsageError: our decoder does not compute this model, `model` contradicts it, or the tokens
             are not known to be those of its tokenizer.
     """
-    assert settings.init_from is not None, "asked of runs that have it"
+    if settings.init_from is None:
+        return settings.model.shape(tokenizer["vocab_size"])
     shape = read_shape(settings.init_from)
     require_same_model(settings, shape)
     is_trusted = settings.init_tokenizer == "trusted"

@@ -30,11 +30,17 @@ from corpuskit.train.huggingface import (
     write_tensors,
 )
 from corpuskit.train.model import Decoder
-from corpuskit.train.record import files_of, read_record, require_undamaged, step_of
+from corpuskit.train.record import (
+    complete_checkpoints,
+    files_of,
+    read_record,
+    require_undamaged,
+    step_of,
+)
 from corpuskit.train.settings import ExpertShape, ModelShape, RopeScaling
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from corpuskit.train.record import CheckpointRecord
 
@@ -68,8 +74,8 @@ def find_checkpoint(output: str | Path, step: int | None = None) -> Path:
     folder = Path(output, "checkpoints")
     checkpoints = {
         number: path
-        for path in (folder.iterdir() if folder.is_dir() else ())
-        if (number := step_of(path.name)) is not None and (path / "train.json").is_file()
+        for number, path in complete_checkpoints(folder).items()
+        if (path / "train.json").is_file()
     }
     if not checkpoints:
         raise UsageError(f"{folder}: has no complete checkpoint. Train first, or correct output.")
@@ -93,10 +99,8 @@ def find_averaged(checkpoint: Path, average: str | None) -> list[Path]:
     """
     if average in (None, "ema"):
         return [checkpoint]
-    steps = sorted(
-        n for path in checkpoint.parent.iterdir() if (n := step_of(path.name)) is not None
-    )
-    steps = [step for step in steps if step <= (step_of(checkpoint.name) or 0)]
+    last = step_of(checkpoint.name) or 0
+    steps = [step for step in complete_checkpoints(checkpoint.parent) if step <= last]
     number = int(average) if average and average.isdecimal() else 0
     if not 1 <= number <= len(steps):
         raise UsageError(
@@ -149,8 +153,8 @@ def export(
         UsageError: the folder has files, or the disk has no room.
         DataError: the checkpoint is broken.
     """
-    record, checkpoints = read_record(checkpoint, _ADVICE), find_averaged(checkpoint, average)
-    _require_undamaged(checkpoints)
+    checkpoints = find_averaged(checkpoint, average)
+    *_, record = [require_undamaged(each, _ADVICE) for each in checkpoints]
     shape = shape_of(record)
     with torch.device("meta"):
         tensors = {name: tuple(t.shape) for name, t in Decoder(shape).state_dict().items()}
@@ -162,7 +166,7 @@ def export(
         read = functools.partial(read_weights, checkpoints, of_average=of_average)
         names = _write_weights(read, partial, tensors, own, DTYPES[dtype], file_bytes)
         _write(partial / CONFIG, _json(config))
-        _write(partial / "generation_config.json", _json(_generation(ids)))
+        _write(partial / "generation_config.json", _json({f"{n}_token_id": ids[n] for n in ids}))
         checked = [name for name in (*names, INDEX, CONFIG) if (partial / name).exists()]
         origin = _origin(record, checkpoint, dtype, tokenizer) | {"average": average}
         _write(partial / ORIGIN, _json({**origin, "files": files_of(partial, checked)}))
@@ -177,11 +181,6 @@ def export(
         size_bytes=size,
         dtype=dtype,
     )
-
-
-def _require_undamaged(checkpoints: Iterable[Path]) -> None:
-    for each in checkpoints:
-        require_undamaged(each, read_record(each, _ADVICE), _ADVICE)
 
 
 @contextlib.contextmanager
@@ -343,10 +342,6 @@ def shape_of(record: CheckpointRecord) -> ModelShape:
         "experts": experts and ExpertShape(**experts),
     }
     return ModelShape(**{**record.shape, **inner})
-
-
-def _generation(ids: Mapping[str, int | None]) -> dict[str, int | None]:
-    return {f"{name}_token_id": ids[name] for name in ids}
 
 
 def _origin(

@@ -17,12 +17,11 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import torch
 
-from corpuskit.loader.assemble import IGNORED
-from corpuskit.train.evaluation import WINDOW_TOKENS, judging, losses_of, pack
+from corpuskit.train.evaluation import losses_of
 from corpuskit.train.metrics import TaskScores, source_losses
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -194,29 +193,15 @@ def _log_likelihoods(
 ) -> NDArray[np.float64]:
     """Return the (N,) log-likelihood of each request's continuation, in nats."""
     nats = np.zeros(len(requests))
-    mine = iter(range(parallel.data_rank, len(requests), parallel.data_ranks))
-    with judging(model):
-        while True:
-            numbers = list(_window(mine, requests))
-            rows = pack([(0, requests[number].tokens) for number in numbers], seq_len)
-            for number, (row, begin, end) in zip(numbers, rows.pieces, strict=True):
-                rows.labels[row, begin : end - requests[number].scored] = IGNORED
-            losses = losses_of(model, settings, parallel, rows, beat)
-            if losses is None:
-                break
-            for number, (row, begin, end) in zip(numbers, rows.pieces, strict=True):
-                nats[number] = -losses[row, begin:end].sum()
+    numbers = range(parallel.data_rank, len(requests), parallel.data_ranks)
+    mine = iter(numbers)
+    texts = ((0, requests[number].tokens) for number in numbers)
+    for rows, losses in losses_of(model, settings, parallel, texts, seq_len, beat):
+        for row, begin, end in rows.pieces:  # each text is one piece: it fits a row
+            number = next(mine)
+            losses[row, begin : end - requests[number].scored] = 0.0
+            nats[number] = -losses[row, begin:end].sum()
     total: NDArray[np.float64] = (
         parallel.sum(torch.from_numpy(nats).to(parallel.device)).cpu().numpy()
     )
     return total
-
-
-def _window(numbers: Iterator[int], requests: Sequence[ScoredText]) -> Iterator[int]:
-    """Yield the next requests, up to WINDOW_TOKENS."""
-    num_tokens = 0
-    for number in numbers:
-        yield number
-        num_tokens += len(requests[number].tokens)
-        if num_tokens >= WINDOW_TOKENS:
-            return

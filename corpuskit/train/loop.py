@@ -35,12 +35,11 @@ from corpuskit.train.model import micro_batch, token_losses
 from corpuskit.train.moe import balance_loads, measure_loads, take_loads
 from corpuskit.train.optim import clip_gradients, learning_rate, set_rate
 from corpuskit.train.parallel import begin_micro_batch, join
-from corpuskit.train.profile import profiled
 from corpuskit.train.record import lock_output
 from corpuskit.train.recovery import BadStep, go_back, report_bad_step
 from corpuskit.train.setup import Run, set_up
 from corpuskit.train.upload import Uploads, fetch_newest
-from corpuskit.train.watch import StopSignals, Watch
+from corpuskit.train.watch import StopSignals, Watch, profiled
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -276,7 +276,7 @@ def token_losses(
 def _sharded_losses(
     logits: DTensor, labels: torch.Tensor, z_loss: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Do the same as `token_losses` for logits (R, L, V) of which each rank has (R, L, P).
+    """Do the same as `token_losses` where each rank has (R, L, P) of the logits (R, L, V).
 
     torch's `loss_parallel` has no log-normaliser to give, and its backward pass must run inside its
     context.

@@ -22,7 +22,7 @@ from corpuskit.train.huggingface_export import (
     shape_of,
 )
 from corpuskit.train.parallel import build_model, join
-from corpuskit.train.record import read_record, require_undamaged
+from corpuskit.train.record import require_undamaged
 from corpuskit.train.settings import TrainSettings
 
 if TYPE_CHECKING:
@@ -102,10 +102,8 @@ def open_pretrained(
         data = None
     elif (folder / "checkpoints").is_dir():
         checkpoint = find_checkpoint(folder, step)
-        record = read_record(checkpoint)
         checkpoints = find_averaged(checkpoint, average)
-        for each in checkpoints:
-            require_undamaged(each, read_record(each), "Choose another --step.")
+        *_, record = [require_undamaged(each, "Choose another --step.") for each in checkpoints]
         data = str(record.settings["data"])
         settings = TrainSettings.model_validate({**own, "data": data})
         known = read_mix(data).seq_len

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
-import hashlib
 import json
 import re
 import time
@@ -20,10 +19,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-import xxhash
-
 from corpuskit.errors import CorpuskitError, DataError, UsageError, describe
-from corpuskit.storage import LocalStore
+from corpuskit.storage import LocalStore, digest_content, digest_part
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -37,6 +34,8 @@ READERS = 8  # threads of a rank that check files
 WAIT_SECONDS = 20.0  # for the lock: ranks that are ending may still be saving
 _NAME = re.compile(r"step-(\d{8,})")
 _LAST = b',"digest":"'  # of the bytes before it
+
+MISSING = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 
 Files = dict[str, tuple[int, str]]
 """Size in bytes and digest, by name."""
@@ -73,8 +72,14 @@ def step_of(name: str) -> int | None:
     return int(match[1]) if match else None
 
 
+def complete_checkpoints(folder: Path) -> dict[int, Path]:
+    """Return the complete checkpoints in a folder by step, ascending; none without the folder."""
+    by_step = {step_of(path.name): path for path in folder.glob("step-*")}
+    return {step: by_step[step] for step in sorted(step for step in by_step if step is not None)}
+
+
 def folder_name(step: int) -> str:
-    """Return the name of the checkpoint of so many steps."""
+    """Return the name of the checkpoint after `step` steps."""
     return f"step-{step:08d}"
 
 
@@ -104,7 +109,7 @@ def write_record(folder: Path, record: CheckpointRecord) -> None:
     """Write `train.json`, durably."""
     fields = json.dumps({"format": FORMAT, **asdict(record)}, separators=(",", ":")).encode()
     body = fields.removesuffix(b"}")
-    LocalStore(folder).put(FILE, body + _LAST + _digest(body).encode() + b'"}')
+    LocalStore(folder).put(FILE, body + _LAST + digest_content(body).encode() + b'"}')
 
 
 def read_record(
@@ -123,18 +128,15 @@ def read_record(
     """
     try:
         content = (folder / FILE).read_bytes()
-    except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
-        if folder.parent.is_dir() and (folder.exists() or folder.is_symlink()):
+    except OSError as error:
+        is_there = folder.parent.is_dir() and (folder.exists() or folder.is_symlink())
+        if is_there and isinstance(error, MISSING):
             raise DamagedCheckpointError(folder, f"{FILE} is missing", advice) from None
         raise CorpuskitError(
             f"{describe(error)} Every node must see the output folder, and may read it."
         ) from None
-    except OSError as error:
-        raise CorpuskitError(
-            f"{describe(error)} Every node must see the output folder, and may read it."
-        ) from None
     body, _, digest = content.rpartition(_LAST)
-    if _digest(body).encode() + b'"}' != digest:
+    if digest_content(body).encode() + b'"}' != digest:
         if _is_older(content):
             raise DataError(
                 f"{folder / FILE}: format 1, of an older corpuskit, has no digests and can't be "
@@ -162,14 +164,16 @@ def _is_older(content: bytes) -> bool:
     return isinstance(fields, dict) and fields.get("format") == 1 and "files" not in fields
 
 
-def require_undamaged(folder: Path, record: CheckpointRecord, advice: str) -> None:
+def require_undamaged(folder: Path, advice: str) -> CheckpointRecord:
     """Read every file of a checkpoint, and refuse it if one is not what was saved.
 
     Raises:
         DamagedCheckpointError: names the file.
     """
+    record = read_record(folder, advice)
     if problem := find_damage(folder, record.files):
         raise DamagedCheckpointError(folder, problem, advice)
+    return record
 
 
 def find_damage(
@@ -195,7 +199,8 @@ def find_damage(
 
 def files_of(folder: Path, names: Iterable[str]) -> Files:
     """Return size and digest of some files."""
-    return {name: _measure(folder / name) for name in names}
+    paths = {name: folder / name for name in names}
+    return {name: (path.stat().st_size, digest_part(path)) for name, path in paths.items()}
 
 
 def _by_number(name: str) -> tuple[list[int], str]:
@@ -208,21 +213,11 @@ def _compare(path: Path, size: int, digest: str) -> str:
         there = path.stat().st_size
         if there != size:
             return f"{path.name} has {there:,} bytes, {size:,} were saved"
-        if _measure(path) != (size, digest):
+        if digest_part(path) != digest:
             return f"{path.name} is not what was saved: its digest differs"
-    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+    except MISSING:
         return f"{path.name} is missing"
     return ""
-
-
-def _measure(path: Path) -> tuple[int, str]:
-    with path.open("rb") as file:
-        digest = hashlib.file_digest(file, xxhash.xxh3_128)  # type: ignore[arg-type]  # its stub
-        return file.tell(), digest.hexdigest()
-
-
-def _digest(content: bytes) -> str:
-    return xxhash.xxh3_128_hexdigest(content)
 
 
 @contextlib.contextmanager
@@ -301,9 +296,9 @@ def id_in(content: bytes, place: str) -> str:
 
 def _newest_record(output: Path) -> CheckpointRecord | None:
     """Return the record of the newest readable checkpoint that names its training."""
-    for folder in sorted(output.glob("checkpoints/step-*"), reverse=True):
+    for folder in reversed(complete_checkpoints(output / "checkpoints").values()):
         with contextlib.suppress(CorpuskitError):
-            if step_of(folder.name) is not None and (record := read_record(folder)).run:
+            if (record := read_record(folder)).run:
                 return record
     return None
 

@@ -542,16 +542,13 @@ class TrainSettings(Section):
     """Peak of one device in this dtype, for MFU; known GPUs have theirs."""
 
     @model_validator(mode="after")
-    def _has_a_model(self) -> TrainSettings:
+    def _agrees_with_itself(self) -> TrainSettings:
+        """Refuse what is said twice in different ways, or not at all."""
         if self.init_from is None and not self.model.has_sizes:
             raise ValueError(
                 f"model: neither preset nor dimensions are set. Set preset to one of "
                 f"{', '.join(PRESETS)}, set every dimension, or name a model in init_from."
             )
-        return self
-
-    @model_validator(mode="after")
-    def _has_one_beginning(self) -> TrainSettings:
         if self.branch_from and self.init_from:
             raise ValueError(
                 "branch_from and init_from are both set: a branch has the weights of its "
@@ -561,6 +558,24 @@ class TrainSettings(Section):
             raise ValueError(
                 "model.mup_base_dim is of new weights, and init_from names others. Keep one."
             )
+        if self.adapter and self.init_from is None:
+            raise ValueError("adapter: there is no model to adapt. Name one in init_from.")
+        if self.steps is not None and self.tokens is not None:
+            raise ValueError(f"steps {self.steps} and tokens {self.tokens} are both set. Keep one.")
+        if self.checkpoint.keep_best and not (self.evaluate and self.evaluate.max_documents):
+            raise ValueError(
+                "checkpoint.keep_best: no held-out documents are evaluated. Set evaluate, with "
+                "max_documents above 0, or leave it out."
+            )
+        if "://" in self.output:
+            raise ValueError(
+                f"output: {self.output} is an address, and ranks write to a folder that all of them"
+                " see. Set a folder, and checkpoint.upload to the address."
+            )
+        copies = self.checkpoint.upload
+        is_local = copies and not is_remote(copies)
+        if is_local and Path(copies or "").absolute() == Path(self.output).absolute():
+            raise ValueError(f"checkpoint.upload: {copies} is the output itself. Name another.")
         return self
 
     @model_validator(mode="after")
@@ -597,42 +612,31 @@ class TrainSettings(Section):
         return self
 
     @model_validator(mode="after")
-    def _adapters_fit(self) -> TrainSettings:
-        others = {"float8": self.float8, "parallel.tensor": self.parallel.tensor > 1}
-        others["parallel.pipeline"] = self.parallel.pipeline > 1
-        others["optimizer.average_decay"] = self.optimizer.average_decay > 0
-        others["optimizer.kind schedule_free"] = self.optimizer.kind == "schedule_free"
-        if self.adapter and self.init_from is None:
-            raise ValueError("adapter: there is no model to adapt. Name one in init_from.")
-        if self.adapter and (names := [name for name, is_set in others.items() if is_set]):
-            raise ValueError(
-                f"adapter: not fitted to {' and '.join(names)}. Leave one of them out."
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _few_devices_fit(self) -> TrainSettings:
-        """Refuse what offloading and distillation have not been fitted to."""
-        ours = self.parallel
-        both = {"parallel.tensor": ours.tensor > 1, "parallel.pipeline": ours.pipeline > 1}
+    def _features_fit(self) -> TrainSettings:
+        """Refuse features that do not work together yet."""
+        ours, kind = self.parallel, self.optimizer.kind
+        split = {"parallel.tensor": ours.tensor > 1, "parallel.pipeline": ours.pipeline > 1}
+        adapted = {
+            "float8": self.float8,
+            **split,
+            "optimizer.average_decay": self.optimizer.average_decay > 0,
+            "optimizer.kind schedule_free": kind == "schedule_free",
+        }
         alone = {
-            **both,
+            **split,
             "model.experts": self.model.experts is not None,
-            "optimizer.kind muon": self.optimizer.kind == "muon",
+            "optimizer.kind muon": kind == "muon",
             "parallel.zero below 3": ours.zero < 3,
         }
-        cases = {"parallel.offload": (ours.offload, alone), "distill": (bool(self.distill), both)}
-        for name, (is_set, others) in cases.items():
-            if is_set and (found := [other for other, is_on in others.items() if is_on]):
+        for name, is_set, others in (
+            ("adapter", self.adapter, adapted),
+            ("parallel.offload", ours.offload, alone),
+            ("distill", self.distill, split),
+        ):
+            if is_set and (both := [other for other, is_on in others.items() if is_on]):
                 raise ValueError(
-                    f"{name}: not fitted to {' and '.join(found)}. Leave one of them out."
+                    f"{name}: not fitted to {' and '.join(both)}. Leave one of them out."
                 )
-        return self
-
-    @model_validator(mode="after")
-    def _one_length(self) -> TrainSettings:
-        if self.steps is not None and self.tokens is not None:
-            raise ValueError(f"steps {self.steps} and tokens {self.tokens} are both set. Keep one.")
         return self
 
     @model_validator(mode="after")
@@ -656,34 +660,27 @@ class TrainSettings(Section):
             )
         return self
 
-    @model_validator(mode="after")
-    def _best_is_known(self) -> TrainSettings:
-        if self.checkpoint.keep_best and not (self.evaluate and self.evaluate.max_documents):
-            raise ValueError(
-                "checkpoint.keep_best: no held-out documents are evaluated. Set evaluate, with "
-                "max_documents above 0, or leave it out."
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _copies_lie_elsewhere(self) -> TrainSettings:
-        if "://" in self.output:
-            raise ValueError(
-                f"output: {self.output} is an address, and ranks write to a folder that all of them"
-                " see. Set a folder, and checkpoint.upload to the address."
-            )
-        place = self.checkpoint.upload
-        if (
-            place
-            and not is_remote(place)
-            and Path(place).absolute() == Path(self.output).absolute()
-        ):
-            raise ValueError(f"checkpoint.upload: {place} is the output itself. Name another.")
-        return self
+    def num_steps(self, seq_len: int) -> int | None:
+        """Return the steps to take on rows of `seq_len` tokens; None: as many as there are rows."""
+        if self.tokens is None:
+            return self.steps
+        return -(-self.tokens // (self.batch.global_rows * seq_len))
 
     def digest(self) -> str:
         """Return the blake2b-128 of the settings, as hex."""
         return hashlib.blake2b(self.model_dump_json().encode(), digest_size=16).hexdigest()
+
+
+def require_fit(shape: ModelShape, seq_len: int, settings: TrainSettings, ranks: int) -> None:
+    """Refuse a model, rows or adapters that `ranks` ranks cannot share out.
+
+    Raises:
+        UsageError: says which setting would work.
+    """
+    require_even_shares(shape, seq_len, settings.parallel.tensor)
+    require_context(seq_len, settings.parallel)
+    require_pipeline(shape, settings, ranks)
+    require_blocks(shape, settings.adapter)
 
 
 def require_ranks(settings: ParallelSettings, ranks: int) -> None:

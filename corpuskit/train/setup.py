@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from corpuskit.errors import DataError, UsageError
 from corpuskit.loader.index import Remix
@@ -16,16 +16,11 @@ from corpuskit.train.checkpoint import Checkpoints, require_same_run, require_sa
 from corpuskit.train.distill import Teacher, open_teacher
 from corpuskit.train.flops import peak_flops
 from corpuskit.train.guard import SpikeGuard
-from corpuskit.train.huggingface import choose_teacher, load_initial_weights
+from corpuskit.train.huggingface import choose_shape, choose_teacher, load_initial_weights
 from corpuskit.train.optim import build_optimizer
 from corpuskit.train.parallel import DTYPES, build_model, require_same
 from corpuskit.train.record import CheckpointRecord, read_skips, spans_of
-from corpuskit.train.settings import (
-    require_blocks,
-    require_context,
-    require_even_shares,
-    require_pipeline,
-)
+from corpuskit.train.settings import require_fit
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -159,18 +154,6 @@ def _peak_flops(settings: TrainSettings, parallel: Parallel) -> float | None:
     return peak_flops(parallel.device, DTYPES[settings.dtype])
 
 
-def require_fit(shape: ModelShape, seq_len: int, settings: TrainSettings, ranks: int) -> None:
-    """Refuse a model that these ranks or adapters cannot share out.
-
-    Raises:
-        UsageError: says which setting would work.
-    """
-    require_even_shares(shape, seq_len, settings.parallel.tensor)
-    require_context(seq_len, settings.parallel)
-    require_pipeline(shape, settings, ranks)
-    require_blocks(shape, settings.adapter)
-
-
 def require_continuation(
     newest: VerifiedCheckpoint, shape: ModelShape, settings: TrainSettings, steps: int
 ) -> None:
@@ -243,15 +226,6 @@ def open_loader(
     )
 
 
-def choose_shape(settings: TrainSettings, tokenizer: Mapping[str, object]) -> ModelShape:
-    """Return the model's shape: of the settings, or of the model whose weights are taken over."""
-    if settings.init_from is None:
-        return settings.model.shape(cast("int", tokenizer["vocab_size"]))
-    from corpuskit.train.huggingface import choose_model
-
-    return choose_model(settings, tokenizer)
-
-
 def require_steps_left(folder: Path, record: CheckpointRecord, steps: int) -> None:
     """Refuse a run that is to end before its newest checkpoint.
 
@@ -272,11 +246,9 @@ def count_steps(settings: TrainSettings, loader: StreamingLoader) -> int:
         UsageError: the plan has fewer rows than that.
     """
     global_rows = settings.batch.global_rows
-    steps, request = loader.num_steps, "one step"
-    if settings.steps is not None:
-        steps, request = settings.steps, f"steps: {settings.steps}"
-    elif settings.tokens is not None:
-        steps = -(-settings.tokens // (global_rows * loader.plan.seq_len))
+    steps = settings.num_steps(loader.plan.seq_len) or loader.num_steps
+    request = "one step" if settings.steps is None else f"steps: {settings.steps}"
+    if settings.tokens is not None:
         request = f"tokens: {settings.tokens}, {steps} steps"
     if steps > loader.num_steps and loader.num_steps:
         # Rows that a guard took out shorten a run that had just enough.

@@ -12,8 +12,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from corpuskit.storage.lease import is_running
 from corpuskit.train.heartbeat import LEFT, REQUEUE, read_endings, read_heartbeats
-from corpuskit.train.record import step_of
+from corpuskit.train.record import complete_checkpoints
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -169,26 +170,15 @@ def _belongs(beat: RankHeartbeat, start: dict[str, Any]) -> bool:
 
 
 def _is_gone(beat: RankHeartbeat) -> bool:
-    if beat.host != socket.gethostname() or beat.pid <= 0:
-        return False
-    try:
-        os.kill(beat.pid, 0)
-    except ProcessLookupError:
-        return True
-    except PermissionError:
-        return False
-    return False
+    return beat.host == socket.gethostname() and beat.pid > 0 and not is_running(beat.pid)
 
 
 def _newest_checkpoint(folder: Path, now: float) -> tuple[str | None, float | None]:
-    if not folder.is_dir():
-        return None, None
     # A folder of this name is complete: it gets the name when all is written.
-    checkpoints = {step_of(path.name): path for path in folder.iterdir()}
-    steps = [step for step in checkpoints if step is not None]
-    if not steps:
+    checkpoints = complete_checkpoints(folder)
+    if not checkpoints:
         return None, None
-    newest = checkpoints[max(steps)]
+    newest = checkpoints[max(checkpoints)]
     try:
         return newest.name, max(0.0, now - (newest / "train.json").stat().st_mtime)
     except OSError:  # deleted meanwhile

@@ -235,15 +235,9 @@ def _clean(text: str) -> str:
     return re.sub(r"\[.*?\]", "", text).replace("  ", " ")
 
 
-def _arc(row: Row) -> Question:
-    return _lettered(row, f"Question: {row['question']}\nAnswer:")
-
-
-def _openbookqa(row: Row) -> Question:
-    return _lettered(row, row["question_stem"])
-
-
-def _lettered(row: Row, context: str) -> Question:
+def _lettered(row: Row) -> Question:
+    is_bare = "question_stem" in row  # OpenBookQA; ARC has `question`
+    context = row["question_stem"] if is_bare else f"Question: {row['question']}\nAnswer:"
     choices = row["choices"]
     if isinstance(choices, list):  # a list of objects, as the original files have it
         choices = {key: [choice[key] for choice in choices] for key in ("label", "text")}
@@ -303,8 +297,8 @@ FORMS = tuple(
     Form(name, frozenset(columns.split()), read)
     for name, columns, read in (
         ("HellaSwag", "activity_label ctx_a ctx_b endings label", _hellaswag),
-        ("OpenBookQA", "question_stem choices answerKey", _openbookqa),
-        ("ARC", "question choices answerKey", _arc),
+        ("OpenBookQA", "question_stem choices answerKey", _lettered),
+        ("ARC", "question choices answerKey", _lettered),
         ("SciQ", "question correct_answer distractor1 distractor2 distractor3", _sciq),
         ("PIQA", "goal sol1 sol2 label", _piqa),
         ("WinoGrande", "sentence option1 option2 answer", _winogrande),

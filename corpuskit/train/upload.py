@@ -26,6 +26,7 @@ from corpuskit.storage.local import sync_folder
 from corpuskit.train.metrics import FILES
 from corpuskit.train.record import (
     FILE,
+    complete_checkpoints,
     folder_name,
     forgettable,
     id_in,
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
     from corpuskit.train.parallel import Parallel
     from corpuskit.train.settings import CheckpointSettings
 
-FILES_AT_ONCE = 4  # each object of which has up to four requests under way
+FILES_AT_ONCE = 4  # each with up to four requests under way
 FOLDER = "checkpoints"
 LINES = tuple(f"{name}.jsonl" for name in FILES)
 
@@ -242,8 +243,7 @@ class Uploads:
         return max(self._own(), default=-1)
 
     def _own(self) -> set[int]:
-        names = (path.name for path in (self._output / FOLDER).glob("step-*"))
-        return {step for name in names if (step := step_of(name)) is not None}
+        return set(complete_checkpoints(self._output / FOLDER))
 
     def _steps(self) -> set[int]:
         names = (name.split("/")[1] for name in self.store.list(FOLDER))

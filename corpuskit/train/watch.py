@@ -1,10 +1,11 @@
-"""What watches the steps of a run: signals and time limits, slow ranks, files, the observer.
+"""What watches the steps of a run: signals, time limits, slow ranks, traces, files, the observer.
 
 Beside it: heartbeat.py (heartbeats, watchdog, exit codes) and status.py, which reads them.
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
 import signal
 import socket
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import torch
 import torch.distributed as dist
+from torch.profiler import ProfilerActivity, profile
 
 from corpuskit.train.evaluation import evaluate
 from corpuskit.train.likelihood import score_items
@@ -24,7 +26,7 @@ from corpuskit.train.metrics import DataWaits, EvaluationMetrics, MetricsWriter
 from corpuskit.train.optim import averaged
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from types import FrameType
 
     from corpuskit.train.checkpoint import VerifiedCheckpoint
@@ -32,8 +34,10 @@ if TYPE_CHECKING:
     from corpuskit.train.likelihood import Evaluated
     from corpuskit.train.metrics import Observer, StepMetrics, TrainResult, Update
     from corpuskit.train.parallel import Parallel
+    from corpuskit.train.settings import TrainSettings
     from corpuskit.train.setup import Run
 
+KEPT_EVENTS = 200_000  # allocations in a snapshot of the device's memory
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1)  # a scheduler's end, and Slurm's warning before it
 
 
@@ -344,3 +348,32 @@ class Watch:
     def _notify(self, update: Update) -> None:
         if self._observer:
             self._observer(update)
+
+
+@contextlib.contextmanager
+def profiled(settings: TrainSettings, parallel: Parallel, step: int) -> Iterator[None]:
+    """Trace what happens inside, if `settings.profile` names this step and this rank."""
+    chosen = settings.profile
+    if chosen is None or step not in chosen.steps or parallel.rank not in chosen.ranks:
+        yield
+        return
+    folder = Path(settings.output, "profile")
+    folder.mkdir(exist_ok=True)
+    name = f"step-{step:08d}-rank-{parallel.rank:05d}"
+    is_cuda = parallel.device.type == "cuda"
+    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if is_cuda else [])]
+    if chosen.memory and is_cuda:
+        torch.cuda.memory._record_memory_history(max_entries=KEPT_EVENTS)
+    try:
+        with profile(
+            activities=activities, record_shapes=True, profile_memory=chosen.memory
+        ) as trace:
+            yield
+            if is_cuda:
+                torch.cuda.synchronize()
+        trace.export_chrome_trace(str(folder / f"{name}.json.gz"))
+        if chosen.memory and is_cuda:
+            torch.cuda.memory._dump_snapshot(str(folder / f"{name}.pickle"))  # type: ignore[no-untyped-call]
+    finally:
+        if chosen.memory and is_cuda:
+            torch.cuda.memory._record_memory_history(enabled=None)

@@ -22,26 +22,6 @@ HASTY = RetryPolicy(2.0, 4.0, 3, 0.02, 0.1)
 _numbers = itertools.count()
 
 
-@pytest.fixture(scope="session")
-def s3_server() -> Iterator[S3Server]:
-    """A running server; skips where the extra `s3` or moto is missing."""
-    pytest.importorskip("obstore")
-    pytest.importorskip("moto")
-    server = S3Server().start()
-    yield server
-    server.stop()
-
-
-@pytest.fixture
-def s3(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server]:
-    """The server without faults, named by the environment."""
-    for name, value in s3_server.env.items():
-        monkeypatch.setenv(name, value)
-    s3_server.calm()
-    yield s3_server
-    s3_server.calm()
-
-
 @pytest.fixture
 def bucket(s3: S3Server) -> str:
     """The address of an empty bucket."""

@@ -21,14 +21,14 @@ from pydantic import ValidationError
 from corpuskit.storage import open_store
 from corpuskit.train.record import find_damage, read_record
 from corpuskit.train.upload import Uploads
-from tests.s3_server import S3Server
 from tests.train.test_checkpoints import flip, losses_of, work
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from corpuskit.storage import Store
     from corpuskit.train.settings import TrainSettings
+    from tests.s3_server import S3Server
 
 pytestmark = pytest.mark.slow
 
@@ -36,22 +36,9 @@ MODEL = {"dim": 32, "layers": 1, "heads": 4, "kv_heads": 2, "ffn_dim": 64}
 STEPS = 12
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[S3Server]:
-    pytest.importorskip("obstore")
-    pytest.importorskip("moto")
-    server = S3Server().start()
-    yield server
-    server.stop()
-
-
 @pytest.fixture
-def bucket(server: S3Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[str]:
-    for name, value in server.env.items():
-        monkeypatch.setenv(name, value)
-    server.calm()
-    yield server.make_bucket(tmp_path.name.replace("_", "-")[:50]) + "/trainings/one"
-    server.calm()
+def bucket(s3: S3Server, tmp_path: Path) -> str:
+    return s3.make_bucket(tmp_path.name.replace("_", "-")[:50]) + "/trainings/one"
 
 
 @pytest.fixture
@@ -249,7 +236,7 @@ def kill_uploads(
 
 
 def test_a_kill_leaves_complete_copies_or_none(
-    server: S3Server, bucket: str, tmp_path: Path, build: Any, run_ranks: Any
+    s3: S3Server, bucket: str, tmp_path: Path, build: Any, run_ranks: Any
 ) -> None:
     every = {"every_steps": 1, "keep": 2}
     calm = build("calm", checkpoint=every)
@@ -257,7 +244,7 @@ def test_a_kill_leaves_complete_copies_or_none(
     losses = losses_of(Path(calm.output))
     settings = build("train", checkpoint=every | {"upload": bucket})
     seed = random.randrange(1 << 32)
-    where = kill_uploads(server, settings, losses, 6, random.Random(seed))
+    where = kill_uploads(s3, settings, losses, 6, random.Random(seed))
     assert where.total() == 6, f"seed {seed}"
     _, error = Machine(settings).finish()
     assert error == "", f"seed {seed}"
@@ -267,10 +254,10 @@ def test_a_kill_leaves_complete_copies_or_none(
 
 
 def test_a_server_that_refuses_does_not_end_the_training(
-    server: S3Server, bucket: str, build: Any
+    s3: S3Server, bucket: str, build: Any
 ) -> None:
     settings = build("train", bucket, steps=8)
-    server.fail("403", "PUT", r"/train\.json", num=1)
+    s3.fail("403", "PUT", r"/train\.json", num=1)
     told, error = Machine(settings).finish()
     assert error == ""
     failed = [line for line in told if line.startswith("upload_failed: ")]
@@ -283,15 +270,15 @@ def test_a_server_that_refuses_does_not_end_the_training(
 
 
 def test_the_end_of_a_run_that_could_not_copy_is_a_failure(
-    server: S3Server, bucket: str, build: Any
+    s3: S3Server, bucket: str, build: Any
 ) -> None:
     settings = build("train", bucket, steps=4)
-    server.fail("403", "PUT", r"/train\.json", num=99)
+    s3.fail("403", "PUT", r"/train\.json", num=99)
     _, error = Machine(settings).finish()
     assert error.startswith("CorpuskitError: checkpoint.upload: ")
     assert "run the same command again to copy them" in error
     assert len(losses_of(Path(settings.output))) == 4
-    server.calm()
+    s3.calm()
     _, error = Machine(settings).finish()
     assert error == ""
     assert step_names(2, 4) == sorted(

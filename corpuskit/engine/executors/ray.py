@@ -309,10 +309,11 @@ def _outcome(ref: Any) -> dict[str, Any]:
     except exceptions.RayTaskError as error:
         # Exceptions of the task are values, so this one came before it: the import.
         return {
-            "event": "unfit", "trace": str(error),
+            "event": "unfit",
+            "trace": str(error),
             "error": f"a Ray worker cannot start: {_last_line(error)}. Install the same corpuskit "
             "and Ray on every node.",
-        }  # fmt: skip
+        }
     except exceptions.RuntimeEnvSetupError as error:
         message = f"a Ray worker cannot start: {_last_line(error)}"
         return {"event": "unfit", "error": message, "trace": str(error)}
