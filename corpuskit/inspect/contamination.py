@@ -12,7 +12,8 @@ from corpuskit.engine.status import sealed
 from corpuskit.errors import UsageError, suggest
 from corpuskit.formats.shards import read_documents
 from corpuskit.inspect.archive import select
-from corpuskit.stages.dedup.decontaminate import SEPARATOR, Decontaminate
+from corpuskit.stages.dedup.decontaminate import Decontaminate
+from corpuskit.stages.dedup.decontaminate.benchmarks import SEPARATOR
 from corpuskit.stages.dedup.decontaminate_ngrams import CONTAMINATED, ITEMS, DecontaminateNgrams
 
 if TYPE_CHECKING:

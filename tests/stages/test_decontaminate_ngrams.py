@@ -3,20 +3,27 @@ from __future__ import annotations
 import itertools
 import json
 import re
+import shutil
 import string
 from collections import Counter
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow.parquet as pq
 import pytest
+from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from corpuskit.cli.contamination import command
+from corpuskit.engine.rundir import RunDirectory
+from corpuskit.inspect.contamination import contamination_report
 from corpuskit.stages.dedup.decontaminate_ngrams import DecontaminateNgrams
+from tests.engine.conftest import Lab, tree
 from tests.stages.global_runner import number_of, run_global
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
     from tests.stages.global_runner import Decided
 
@@ -32,18 +39,22 @@ items = st.lists(
 _FOLDED = str.maketrans(string.ascii_uppercase, string.ascii_lowercase, string.punctuation)
 
 
-def plain_words(text: str, *, keeps_empty: bool = False) -> list[tuple[str, int, int]]:
+def plain_words(text: str, rule: str) -> list[tuple[str, int, int]]:
     """Return the words of a text with their first character and end."""
+    if rule == "chunks":
+        return [(m.group().lower().replace("\u00e9", "e"), *m.span())
+                for m in re.finditer(r"\w+", text)]  # fmt: skip
     found = [(m.group().translate(_FOLDED), *m.span()) for m in re.finditer(r"\S+", text)]
-    return [one for one in found if one[0] or keeps_empty]
+    return [one for one in found if one[0] or rule == "janitor"]
 
 
 def grams(words: Sequence[Any], num: int) -> list[tuple[Any, ...]]:
     return [tuple(words[at : at + num]) for at in range(len(words) - num + 1)]
 
 
-def item_words(row: dict[str, str]) -> list[str]:
-    return [word for word, *_ in plain_words(f"{row['question']}\n{row['answer']}")]
+def item_words(row: dict[str, str], rule: str = "gpt3") -> list[str]:
+    rule = "chunks" if rule == "chunks" else "gpt3"  # empty words are none
+    return [word for word, *_ in plain_words(f"{row['question']}\n{row['answer']}", rule)]
 
 
 def plain_gpt3(text: str, spans: list[tuple[int, int]], window: int, least: int, most: int):
@@ -63,16 +74,15 @@ def plain_rule(
 ) -> list[tuple[int, str | None]]:
     """Return of each document the hits that count and what is left of it, None if it goes."""
     num, rule = stage.ngram or 13, stage.rule
-    known = {gram for row in rows for gram in grams(item_words(row), num)}
+    known = {gram for row in rows for gram in grams(item_words(row, rule), num)}
     hits = []
     for text in documents:
-        words = plain_words(text, keeps_empty=rule == "janitor")
-        found = [
-            (tuple(w for w, *_ in gram), gram[0][1], gram[-1][2]) for gram in grams(words, num)
-        ]
+        words = enumerate(grams(plain_words(text, rule), num))
+        found = [(tuple(w for w, *_ in g), g[0][1], g[-1][2], at) for at, g in words]
         hits.append([one for one in found if one[0] in known])
     frequency = Counter(gram for found in hits for gram in {one[0] for one in found})
-    most = stage.max_documents or (10 if rule == "gpt3" else len(documents))
+    default = {"gpt3": 10, "chunks": 1}.get(rule, len(documents))
+    most = stage.max_documents or default
     counts = {gram for gram, documents_with in frequency.items() if documents_with <= most}
     if rule == "llama3":
         dirty = [
@@ -81,9 +91,14 @@ def plain_rule(
         counts &= {gram for row in dirty for gram in grams(item_words(row), num)}
     answers: list[tuple[int, str | None]] = []
     for text, found in zip(documents, hits, strict=True):
-        spans = [(start, end) for gram, start, end in found if gram in counts]
+        spans = [(start, end) for gram, start, end, _ in found if gram in counts]
+        if rule == "chunks":
+            places = [at for gram, *_, at in found if gram in counts]
+            runs = itertools.groupby(enumerate(places), lambda pair: pair[1] - pair[0])
+            sizes = [len(list(run)) for _, run in runs]
+            spans = [(0, 0)] * sum(size for size in sizes if size + num - 1 >= stage.min_words)
         left: str | None = text
-        if spans and rule == "llama3":
+        if spans and rule in {"llama3", "chunks"}:
             left = None
         elif spans:
             by = stage.window, stage.min_piece, stage.max_pieces
@@ -138,7 +153,7 @@ def check(decided: Decided, documents: Sequence[str], rows: Any, stage: Any) -> 
             assert decided.texts[number] == left
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(st.lists(texts, max_size=8), items, st.data())
 def test_decisions_equal_plain_python_however_the_work_is_cut(
     tmp_path_factory, documents: list[str], rows: list[dict[str, str]], data
@@ -146,9 +161,10 @@ def test_decisions_equal_plain_python_however_the_work_is_cut(
     unique = list({(row["question"], row["answer"]): row for row in rows}.values())
     stage = DecontaminateNgrams(
         benchmarks=write(tmp_path_factory.mktemp("b") / "b.jsonl", unique),
-        rule=data.draw(st.sampled_from(["gpt3", "janitor", "llama3"])),
+        rule=data.draw(st.sampled_from(["gpt3", "janitor", "llama3", "chunks"])),
         ngram=data.draw(st.integers(1, 3)),
         max_documents=data.draw(st.sampled_from([None, 1, 2])),
+        min_words=data.draw(st.integers(3, 5)),
         min_share=data.draw(st.sampled_from([0.0, 0.5, 1.0])),
         window=data.draw(st.integers(0, 3)),
         min_piece=data.draw(st.integers(0, 4)),
@@ -229,9 +245,10 @@ RUN = "beekeepers blow cool smoke into a hive before"
         ([f"So {RUN} noon.", "none"], {}, [False, True]),
         ([f"So {RUN} noon."] * 2, {}, [True, True]),
         ([f"So {RUN} noon."] * 2, {"max_documents": 2}, [False, False]),
-        ([f"So {RUN} noon."], {"min_weight": 9}, [True]),
-        ([f"So {RUN} they lift out the honeycombs"], {"min_weight": 9}, [False]),
-        ([f"{RUN} they lift out the", f"{RUN} noon"], {}, [False, True]),  # other 8-grams are rare
+        ([f"So {RUN} noon.", "smoke into a hive before"], {}, [True, True]),  # a common 5-gram
+        ([f"So {RUN} they lift", "smoke into a hive before they"], {}, [True, True]),
+        ([f"So {RUN} they lift out the honeycombs", "blow cool smoke into a"], {}, [False, True]),
+        ([f"So {RUN} noon."], {"min_words": 9}, [True]),
         ([RUN.upper().replace(" ", "-")], {}, [False]),
         (["beekeepers blow cool smoke into a hive"], {}, [True]),
     ],
@@ -247,3 +264,43 @@ def test_the_span_of_a_run_is_in_bytes() -> None:
     start = len("\u00dcber ".encode())
     assert row["spans"] == [{"start": start, "end": start + len(RUN)}]
     assert row["rule"] == "ngram: benchmark/bees-4"
+
+
+@pytest.mark.slow
+def test_a_run_counts_documents_of_all_files_and_edited_equals_fresh(tmp_path: Path) -> None:
+    lab = Lab(tmp_path, Path("no tokenizer"))
+    far = f"{'x ' * 300}{ITEM} {'y ' * 300}"
+    lab.write("web0.jsonl", [{"id": str(num), "text": far} for num in range(6)])
+    lab.write("books.jsonl", [{"id": f"b{num}", "text": far} for num in range(5)])
+    benchmark = write(tmp_path / "b.jsonl", [{"id": "bees", "question": ITEM, "answer": "ok"}])
+    common = {"decontaminate_ngrams": {"benchmarks": {"b": benchmark}}}
+    llama = {"decontaminate_ngrams": {"benchmarks": {"b": benchmark}, "rule": "llama3"}}
+    lab.pipeline |= {"stages": [common, llama], "documents": True}
+    lab.run()
+    assert kept(lab) == set()  # a phrase to GPT-3, a contaminated item to Llama 3
+    report = contamination_report(RunDirectory.open(str(lab.out)))
+    assert report.contaminated == {"b": (1, 1)}
+    (item,) = report.items
+    assert (item.item, item.documents, item.rules) == ("b/bees", 11, {"ngram": 11})
+    shown = CliRunner().invoke(command, [str(lab.out)]).output
+    assert "b: 1 of 1 items are contaminated (100.0%)" in shown
+
+    lab.write("books.jsonl", [{"id": f"b{num}", "text": far} for num in range(4)])
+    lab.run()
+    edited = tree(lab.out)
+    assert kept(lab) == {*map(str, range(6)), *(f"b{num}" for num in range(4))}
+    shutil.rmtree(lab.out)
+    lab.run()
+    assert tree(lab.out) == edited
+    lab.cli("verify", str(lab.out))
+
+
+def kept(lab: Lab) -> set[str]:
+    """Return the ids of the documents that stay."""
+    paths = (lab.out / "documents").glob("*.parquet")
+    return {name for path in paths for name in pq.read_table(path)["id"].to_pylist()}
+
+
+def test_a_run_that_is_shorter_than_its_ngrams_is_refused() -> None:
+    with pytest.raises(ValueError, match="min_words: 4 is below ngram 5"):
+        DecontaminateNgrams(benchmarks="sample_data/benchmark.jsonl", rule="chunks", min_words=4)

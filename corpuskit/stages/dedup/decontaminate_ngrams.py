@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 import pyarrow as pa
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from corpuskit.formats.batch import numbers, span_lists
 from corpuskit.formats.ledger import Entries
@@ -50,7 +50,7 @@ _COUNTS = pa.schema([("hash", pa.uint64()), ("documents", pa.int64())])
 _DECIDED = pa.schema([("hash", pa.uint64())])
 
 _DEFAULTS: dict[NgramRule, tuple[int, int | None]] = {
-    "gpt3": (13, 10), "janitor": (13, None), "llama3": (8, None), "chunks": (8, 1),
+    "gpt3": (13, 10), "janitor": (13, None), "llama3": (8, None), "chunks": (5, 1),
 }  # fmt: skip
 """Words of an n-gram, and most documents that may hold one that counts."""
 
@@ -75,9 +75,9 @@ class DecontaminateNgrams(BenchmarkStage, GlobalStage):
       its words; documents that hold an 8-gram of such an item go. The paper counts tokens, and
       chooses the share for each benchmark by its effect on the score; the default is what Llama 2
       calls dirty. `corpuskit contamination` shows how many items are contaminated.
-    - `chunks`: 8-grams of words as `decontaminate` compares and weighs them, of its questions and
-      long answers. Of those in few documents (`max_documents`), as many in a row as weigh
-      `min_weight` drop the document. For use with `chunk_words: 0` there.
+    - `chunks`: no paper's. 5-grams of words as `decontaminate` compares them; those in more than
+      `max_documents` documents of the run are common phrases, of the others as many as `min_words`
+      words in a row have drop the document. For use with `chunk_words: 0` there.
 
     Dropped and cut documents name up to 20 items in the ledger (`ngram: mmlu/virology_test/12`).
     Adds `hits`, n-grams that count, and `items`. An n-gram leads to the first item that has it.
@@ -106,8 +106,8 @@ class DecontaminateNgrams(BenchmarkStage, GlobalStage):
     `chunks`, else none are."""
     min_share: float = Field(0.8, ge=0, le=1)
     """`llama3`: least share of the words of a contaminated item that n-grams cover."""
-    min_weight: float = Field(2.0, ge=0)
-    """`chunks`: least weight of `ngram` words in a row; more words need less in proportion."""
+    min_words: int = Field(8, ge=1)
+    """`chunks`: words in a row that drop a document."""
     window: int = Field(200, ge=0)
     """`gpt3`, `janitor`: characters that are cut before and after an n-gram."""
     min_piece: int = Field(200, ge=0)
@@ -118,6 +118,12 @@ class DecontaminateNgrams(BenchmarkStage, GlobalStage):
     """Count n-grams of passages, too; they are often from texts that many documents have."""
     action: Literal["remove", "annotate"] = "remove"
     """Drop and cut, or only add columns."""
+
+    @model_validator(mode="after")
+    def _check_words(self) -> DecontaminateNgrams:
+        if self.rule == "chunks" and self.min_words < self._limits[0]:
+            raise ValueError(f"min_words: {self.min_words} is below ngram {self._limits[0]}.")
+        return self
 
     def check(self, known: Known) -> None:
         del known
@@ -233,11 +239,9 @@ class DecontaminateNgrams(BenchmarkStage, GlobalStage):
             counts = among(hashes, numbers(decided.column("hash")))
             keys, words, hashes = keys[counts], words[counts], hashes[counts]
         if self.rule == "chunks":
-            weigh, firsts = self._index().weigh, np.flatnonzero(np.diff(keys, prepend=-1))
-            pairs = itertools.pairwise([*firsts.tolist(), len(keys)])
-            weights = [weigh(words[low:high], hashes[low:high]) for low, high in pairs]
-            is_heavy = np.array(weights) >= self.min_weight
-            counts = np.repeat(is_heavy, np.diff(np.append(firsts, len(keys))))
+            is_next = (np.diff(keys, prepend=-1) == 0) & (np.diff(words, prepend=-1) == 1)
+            sizes = np.diff(np.append(np.flatnonzero(~is_next), len(keys)))
+            counts = np.repeat(sizes > self.min_words - self._limits[0], sizes)
             keys, words, hashes = keys[counts], words[counts], hashes[counts]
         return keys, words, hashes
 
@@ -300,7 +304,8 @@ def _no_hits() -> Hits:
 
 
 def _lists(spans: list[tuple[int, ...]], num: int) -> pa.ListArray:
-    return span_lists(*np.array(spans, np.int64).reshape(-1, 3).T.copy(), num)
+    rows, starts, ends = np.array(spans, np.int64).reshape(-1, 3).T.copy()
+    return span_lists(rows, starts, ends, num)
 
 
 def _joined(spans: Spans) -> Spans:

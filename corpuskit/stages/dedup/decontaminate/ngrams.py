@@ -13,8 +13,7 @@ import pyarrow as pa
 from corpuskit.formats.batch import Utf8, utf8
 from corpuskit.kernels.overlap import fill_table, gram_hashes, known_grams, scan
 from corpuskit.kernels.plainwords import plain_words
-from corpuskit.kernels.wordhash import BYTE_KINDS, fold_words, folded_characters
-from corpuskit.stages.dedup.decontaminate.index import Recipe, open_index
+from corpuskit.kernels.wordhash import BYTE_KINDS, fold_all, fold_words, folded_characters
 from corpuskit.stages.dedup.decontaminate.items import read_benchmarks
 
 if TYPE_CHECKING:
@@ -51,9 +50,7 @@ class GramIndex(NamedTuple):
         items: I names.
         hashes, owners: (G,) all different n-grams, ascending, and the first item that has each.
         table: bitmap, slots and numbers of `kernels.overlap.Grams`.
-        bounds, grams: (I + 1,) and (W,): n-gram that begins at each word of each item, or 0; empty
-            with `chunks`.
-        places, weights: with `chunks`, (G,) a word where each n-gram begins, and what words weigh.
+        bounds, grams: (I + 1,) and (W,): n-gram that begins at each word of each item, or 0.
     """
 
     rule: NgramRule
@@ -64,8 +61,6 @@ class GramIndex(NamedTuple):
     table: tuple[Hashes, Hashes, NDArray[np.int32]]
     bounds: Numbers
     grams: Hashes
-    places: Numbers
-    weights: NDArray[np.float64]
 
     def find(self, text: Utf8) -> tuple[Numbers, Numbers, Hashes]:
         """Return the n-grams of texts that items have, in order: text, first word, n-gram."""
@@ -78,21 +73,6 @@ class GramIndex(NamedTuple):
         places = known_grams(grams, *self.table)
         rows = np.searchsorted(bounds, places, side="right") - 1
         return rows, places - bounds[rows], grams[places]
-
-    def weigh(self, words: Numbers, hashes: Hashes) -> float:
-        """Return the largest weight of a run of n-grams of one text, with `chunks`.
-
-        A run weighs what its words do, once for each `ngram` words that it is long.
-
-        Args:
-            words, hashes: where n-grams begin, ascending, and which they are.
-        """
-        places, last = self.places[np.searchsorted(self.hashes, hashes)], self.ngram - 1
-        heaviest = 0.0
-        for run in np.split(places, np.flatnonzero(np.diff(words) != 1) + 1):
-            weight = self.weights[run[0] : run[0] + last].sum() + self.weights[run + last].sum()
-            heaviest = max(heaviest, float(weight) * (len(run) + last) / self.ngram)
-        return heaviest
 
     def shares(self, found: Hashes) -> NDArray[np.float64]:
         """Return the share of each item's words that n-grams cover, (I,)."""
@@ -112,40 +92,31 @@ def open_grams(recipe: GramRecipe) -> GramIndex:
     Raises:
         UsageError: a file cannot be read, or holds no items.
     """
-    _, _, rule, ngram, passages, _ = recipe
-    if rule == "chunks":
-        known = open_index(Recipe(*recipe[:2], 5, max(ngram, 8), (), ngram, passages))
-        parts = np.searchsorted(known.parts.starts, known.run_places, side="right") - 1
-        owners, weights = known.items[parts].astype(np.int64), known.parts.weights
-        nothing = np.zeros(1, np.int64), np.empty(0, np.uint64)
-        names, hashes, places = known.names.to_pylist(), known.runs, known.run_places
-        table = _table(hashes)
-        return GramIndex(rule, ngram, names, hashes, owners, table, *nothing, places, weights)
     read = read_benchmarks(recipe.files, recipe.columns)
     unique = {(one.question, one.answer, one.passage): one for one in reversed(read)}
     items = list(reversed(unique.values()))
-    texts = [f"{one.passage if passages else ''}\n{one.question}\n{one.answer}" for one in items]
-    bounds, words = plain_words(*utf8(pa.array(texts, pa.large_string())), keeps_empty=False)
-    grams = _grams(bounds, words, ngram)
+    passages = [one.passage if recipe.passages else "" for one in items]
+    texts = [f"{p}\n{one.question}\n{one.answer}" for p, one in zip(passages, items, strict=True)]
+    text = utf8(pa.array(texts, pa.large_string()))
+    if recipe.rule == "chunks":
+        bounds, words, *_ = fold_all(*text, folded_characters())
+    else:
+        bounds, words = plain_words(*text, keeps_empty=False)
+    grams = _grams(bounds, words, recipe.ngram)
     hashes, firsts = np.unique(grams, return_index=True)
     hashes, firsts = hashes[hashes > 0], firsts[hashes > 0]
-    owners = np.searchsorted(bounds, firsts, side="right") - 1
-    none = np.empty(0, np.int64), np.empty(0)
-    names = [one.name for one in items]
-    return GramIndex(rule, ngram, names, hashes, owners, _table(hashes), bounds, grams, *none)
-
-
-def _grams(bounds: Numbers, words: Hashes, ngram: int) -> Hashes:
-    return gram_hashes(bounds, words, ngram, np.empty(len(words), np.int32))
-
-
-def _table(hashes: Hashes) -> tuple[Hashes, Hashes, NDArray[np.int32]]:
     size = 1 << max(2 * len(hashes), 64).bit_length()
     table = np.zeros(size >> 3, np.uint64), np.zeros(size, np.uint64), np.zeros(size, np.int32)
     fill_table(hashes, *table)
     for array in table:
         array.flags.writeable = False
-    return table
+    owners = np.searchsorted(bounds, firsts, side="right") - 1
+    names = [one.name for one in items]
+    return GramIndex(recipe.rule, recipe.ngram, names, hashes, owners, table, bounds, grams)
+
+
+def _grams(bounds: Numbers, words: Hashes, ngram: int) -> Hashes:
+    return gram_hashes(bounds, words, ngram, np.empty(len(words), np.int32))
 
 
 def word_spans(text: str, rule: NgramRule) -> Spans:
