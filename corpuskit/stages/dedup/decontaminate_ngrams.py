@@ -104,7 +104,7 @@ class DecontaminateNgrams(BenchmarkStage, GlobalStage):
     max_documents: int | None = Field(None, ge=1)
     """N-grams in more documents of the run than this are ignored; null: 10 with `gpt3`, 1 with
     `chunks`, else none are."""
-    min_share: float = Field(0.8, ge=0, le=1)
+    min_share: float = Field(0.8, gt=0, le=1)
     """`llama3`: least share of the words of a contaminated item that n-grams cover."""
     min_words: int = Field(8, ge=1)
     """`chunks`: words in a row that drop a document."""
