@@ -204,10 +204,11 @@ class DecontaminateNgrams(BenchmarkStage, GlobalStage):
             for at in np.flatnonzero(among(view.keys, wanted)).tolist():
                 number = int(np.searchsorted(chosen, view.keys[at]))
                 row, mine = int(rows[firsts[number]]), words[firsts[number] : lasts[number]]
-                text = view.text.row(at).decode()
-                rule, value, limit, gone = self._verdict(text, mine.tolist())
+                content = np.frombuffer(view.text.row(at), np.uint8)
+                rule, value, limit, gone = self._verdict(content.tobytes().decode(), mine.tolist())
                 keep[row] = rule is None
-                spans = [[len(text[:edge].encode()) for edge in span] for span in gone]
+                places = np.append(np.flatnonzero(content & 0xC0 != 0x80), len(content))
+                spans = places[np.array(gone, np.int64).reshape(-1, 2)].tolist()
                 cuts += [(row, *span) for span in spans if keep[row]]
                 names = SEPARATOR.join(items[row].as_py())
                 context.add_ledger(
