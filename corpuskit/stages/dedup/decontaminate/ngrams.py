@@ -65,9 +65,12 @@ class GramIndex(NamedTuple):
     def find(self, text: Utf8) -> tuple[Numbers, Numbers, Hashes]:
         """Return the n-grams of texts that items have, in order: text, first word, n-gram."""
         if self.rule == "chunks":
-            _, hits = scan(*text, folded_characters(), BYTE_KINDS, self.ngram, *self.table)
-            rows, words, numbers = hits.reshape(-1, 3).T
-            return rows, words, self.hashes[numbers]
+            table, (bitmap, slots, codes) = folded_characters(), self.table
+            _, hits = scan(
+                text.offsets, text.data, table, BYTE_KINDS, self.ngram, bitmap, slots, codes
+            )
+            rows, firsts, numbers = hits.reshape(-1, 3).T
+            return rows, firsts, self.hashes[numbers]
         bounds, words = plain_words(*text, keeps_empty=self.rule == "janitor")
         grams = _grams(bounds, words, self.ngram)
         places = known_grams(grams, *self.table)
@@ -127,8 +130,9 @@ def word_spans(text: str, rule: NgramRule) -> Spans:
         return [s for s in spans if rule == "janitor" or not is_empty(text, *s)]
     data = np.frombuffer(text.encode(), np.uint8)
     words, joined = np.empty((2, len(data)), np.uint64)
-    bounds = np.empty((2, len(data)), np.int32)
-    num = fold_words(data, 0, len(data), folded_characters(), words, joined, *bounds, 0, len(data))
+    bounds, size = np.empty((2, len(data)), np.int32), len(data)
+    table = folded_characters()
+    num = fold_words(data, 0, size, table, words, joined, bounds[0], bounds[1], 0, size)
     places = np.flatnonzero(data & 0xC0 != 0x80)
     return [(a, b) for a, b in np.searchsorted(places, bounds[:, :num]).T.tolist()]
 
