@@ -14,6 +14,8 @@ clean but for what it shares with benchmarks by itself: its hits are counted, an
 plants runs of 8 and 13 words of a question, at a random place of a random item (seed 0), into documents of bench_en
 in which nothing is found, 300 of each benchmark and length, and prints the share dropped (`chunk`) and reported
 (`phrase`). `--clean` counts both in documents without planted items of five sets on which nothing was chosen.
+`--frequency 300` does both for `decontaminate_ngrams: {rule: chunks}`: the run is bench_en, or all sets; each planted
+run of words is judged alone, in one document more.
 
 Reads decontam, benchmarks and bench_en from CORPUSKIT_SHARED_DATA. Speed: CPU seconds on one core, start apart.
 """
@@ -41,6 +43,7 @@ from corpuskit.stages.dedup.decontaminate import Decontaminate
 from corpuskit.stages.dedup.decontaminate.index import open_index
 from corpuskit.stages.dedup.decontaminate.items import BenchmarkColumns, benchmark_files, read_items
 from corpuskit.stages.dedup.decontaminate.search import find_items
+from corpuskit.stages.dedup.decontaminate_ngrams import DecontaminateNgrams
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -64,6 +67,7 @@ def main() -> None:
     parser.add_argument("--without-datatrove", action="store_true")
     parser.add_argument("--clean", action="store_true", help="count flags in other clean documents")
     parser.add_argument("--chunks", type=int, help="plant so many runs of words of each benchmark")
+    parser.add_argument("--frequency", type=int, help="the same by documents of the run")
     options = parser.parse_args()
     if not (DATA / "decontam").exists():
         sys.exit(f"no real data at {DATA}: set CORPUSKIT_SHARED_DATA")
@@ -74,6 +78,9 @@ def main() -> None:
         return
     if options.chunks:
         chunks(stage, options.chunks, {row["benchmark"] for row in rows if row["benchmark"]})
+        return
+    if options.frequency:
+        frequency(options.frequency, {row["benchmark"] for row in rows if row["benchmark"]})
         return
     if options.choose:
         choose(stage, rows[::2])
@@ -388,6 +395,80 @@ def clean(stage: Decontaminate) -> None:
                 f"{label} {verdicts.count(label):4} ({5000 * low:.2f} to {5000 * high:.2f} in 5,000)"
             )
         print(f"{pattern:30}{len(texts):8,}  " + "  ".join(cells), flush=True)
+
+
+def frequency(num: int, known: set[str]) -> None:
+    """Print what `rule: chunks` drops of clean documents and of planted runs, by `max_documents`.
+
+    Args:
+        num: planted runs of each benchmark and length.
+        known: as in `chunks`.
+    """
+    stage = DecontaminateNgrams(benchmarks=(str(DATA / "benchmarks" / "*.parquet"),), rule="chunks")
+    index = stage._index()
+    planted = []
+    for name, path in benchmark_files(stage.benchmarks):
+        questions = [item.question.split() for item in read_items(name, path, BenchmarkColumns())]
+        long = [words for words in questions if len(words) >= 13]
+        for length in (8, 13):
+            draw, texts = random.Random(f"{length}{name}"), []
+            for words in draw.choices(long, k=num):
+                at = draw.randrange(len(words) - length + 1)
+                texts.append(" ".join(words[at : at + length]))
+            view = View(pa.record_batch({"text": pa.array(texts, pa.large_string())}))
+            planted.append((length, name in known, index.find(view.text)))
+    documents, sets, first = np.zeros(len(index.hashes), np.int64), [], 0
+    size, spent, one_pass = 0, 0.0, 0.0
+    other = Decontaminate(benchmarks=stage.benchmarks)
+    items = open_index(other._recipe())
+    for pattern in CLEAN:
+        found = []
+        for file in sorted(DATA.glob(f"{pattern}.parquet")):
+            table = pq.read_table(file, columns=["text"])
+            for batch in table.to_batches(max_chunksize=BATCH_ROWS):
+                view = View(batch.set_column(0, "text", batch["text"].cast(pa.large_string())))
+                size += int(view.text.sizes().sum())
+                began = time.process_time()
+                rows, words, hashes = index.find(view.text)
+                middle = time.process_time()
+                find_items(view.text, items, other.ngram, other._bounds())
+                spent, one_pass = spent + middle - began, one_pass + time.process_time() - middle
+                found.append((rows + first, words, hashes))
+                first += view.num_docs
+        rows, words, hashes = (np.concatenate(column) for column in zip(*found, strict=True))
+        places = np.searchsorted(index.hashes, hashes)
+        documents += np.bincount(np.unique(rows * len(documents) + places) % len(documents),
+                                 minlength=len(documents))  # fmt: skip
+        sets.append((pattern, rows, words, places))
+        if pattern not in (CLEAN[0], CLEAN[-1]):
+            continue
+        print(f"a run of {first:,} documents, up to {pattern}")
+        for most in (1, 2, 3, 5, 10):
+            flags = [len(set(in_a_row(stage, *hits, documents <= most))) for _, *hits in sets]
+            cells = []
+            for length, is_known in itertools.product((8, 13), (True, False)):
+                shares = [
+                    len(set(in_a_row(stage, hits[0], hits[1], np.searchsorted(index.hashes, hits[2]),
+                                     documents < most))) / num
+                    for *one, hits in planted if one == [length, is_known]
+                ]  # fmt: skip
+                cells.append(f"{np.mean(shares):.3f}")
+            print(f"  max_documents {most:2}: flagged {flags}; found {' '.join(cells)}", flush=True)
+    speeds = [f"{size / 1e6 / seconds:.0f}" for seconds in (spent, one_pass)]
+    print(f"{size / 1e6:.0f} MB, per CPU s: find {speeds[0]}, decontaminate {speeds[1]}")
+
+
+def in_a_row(
+    stage: DecontaminateNgrams, rows: Any, words: Any, places: Any, counts: Any
+) -> list[int]:
+    """Return texts in which as many n-grams that count follow one another as the stage asks for."""
+    chosen = counts[places]
+    rows, words = rows[chosen], words[chosen]
+    is_next = (np.diff(rows, prepend=-1) == 0) & (np.diff(words, prepend=-1) == 1)
+    firsts = np.flatnonzero(~is_next)
+    sizes = np.diff(np.append(firsts, len(rows)))
+    found: list[int] = rows[firsts[sizes > stage.min_words - stage._limits[0]]].tolist()
+    return found
 
 
 def interval(hits: int, num: int) -> tuple[float, float]:

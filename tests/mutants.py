@@ -72,6 +72,8 @@ TESTS = {
         "stages/dedup/decontaminate/index": "stages/test_decontaminate",
         "stages/dedup/decontaminate/items": "stages/test_decontaminate",
         "stages/dedup/decontaminate/search": "stages/test_decontaminate",
+        "stages/dedup/decontaminate/ngrams": "stages/test_decontaminate_ngrams",
+        "stages/dedup/decontaminate_ngrams": "stages/test_decontaminate_ngrams",
     },
     "filters": {
         "stages/filters/_derive": "stages/test_derive",

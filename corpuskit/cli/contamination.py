@@ -23,8 +23,9 @@ def command(
 ) -> None:
     """Show which benchmark items the run in DIRECTORY found, and in which documents.
 
-    Needs a finished stage `decontaminate`, with any `action`. Counts all documents that it dropped,
-    and those that it cut or annotated, unless a later filter of the same phase dropped them.
+    Needs a finished stage `decontaminate` or `decontaminate_ngrams`. Counts all documents that it
+    dropped, and those that it cut or annotated, unless a later filter of the same phase dropped
+    them.
     """
     import dataclasses
     import json
@@ -51,6 +52,8 @@ def _print(report: Contamination, most: int) -> None:
     out.print(f"{report.documents:,} documents hold something of {len(report.items):,} items")
     if report.documents:
         _print_benchmarks(report)
+    for name, (dirty, num) in report.contaminated.items():
+        out.print(f"{name}: {dirty:,} of {num:,} items are contaminated ({dirty / num:.1%})")
     _print_items(report.items, most)
     if report.phrases:
         out.print()

@@ -276,6 +276,7 @@ def _warnings(
 # ---------------------------------------------------------------- what was done, and known limits
 
 EXACT, NEAR, PARTS = "exact_dedup", "minhash_dedup", ("substring_dedup", "line_dedup")
+DECONTAMINATION = {"decontaminate", "decontaminate_ngrams"}
 HARMFUL = ("toxicity", "bad_words", "url_filter")
 EMBEDDED = "embedded"
 
@@ -291,7 +292,7 @@ def find_limits(
     """
     names = {step.name for step in steps}
     limits = [*_language_limits(steps), *_duplicates(names)]
-    if "decontaminate" not in names:
+    if not names & DECONTAMINATION:
         limits.append(
             "No stage looked for benchmark items: scores of models trained on it may be too high."
         )
@@ -353,7 +354,7 @@ def statements(
         elif step.name in PARTS:
             what = "passages" if step.name == PARTS[0] else "lines"
             done["Duplicates"].append(f"Repeated {what} were {came}.")
-        elif step.name == "decontaminate":
+        elif step.name in DECONTAMINATION:
             given = getattr(stage, "benchmarks", ())
             files = [f"{k} ({v})" for k, v in given.items()] if isinstance(given, dict) else given
             done["Benchmarks"].append(

@@ -12,7 +12,9 @@ from corpuskit.engine.status import sealed
 from corpuskit.errors import UsageError, suggest
 from corpuskit.formats.shards import read_documents
 from corpuskit.inspect.archive import select
-from corpuskit.stages.dedup.decontaminate import SEPARATOR, Decontaminate
+from corpuskit.stages.dedup.decontaminate import Decontaminate
+from corpuskit.stages.dedup.decontaminate.benchmarks import SEPARATOR
+from corpuskit.stages.dedup.decontaminate_ngrams import CONTAMINATED, ITEMS, DecontaminateNgrams
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
@@ -64,12 +66,14 @@ class Contamination:
         benchmarks: name -> documents that hold something of its items.
         items: those with most documents first.
         phrases: the same of runs of words that may be common phrases, which are counted here only.
+        contaminated: benchmark -> contaminated items and all items, by `rule: llama3`.
     """
 
     documents: int
     benchmarks: dict[str, int]
     items: list[ItemHits]
     phrases: list[ItemHits]
+    contaminated: dict[str, tuple[int, int]]
 
 
 def contamination_report(
@@ -89,17 +93,23 @@ def contamination_report(
     Raises:
         UsageError: no finished phase looked for items, or there is no such benchmark.
     """
-    labels = [s.label for s in run.plan.file.steps if isinstance(s.stage, Decontaminate)]
+    kinds = Decontaminate | DecontaminateNgrams
+    labels = [s.label for s in run.plan.file.steps if isinstance(s.stage, kinds)]
     if not labels:
         raise UsageError(f"{run.store.address} has no stage `decontaminate`.")
     by_item: dict[str, ItemHits] = {}
     phrases: dict[str, ItemHits] = {}
     benchmarks: Counter[str] = Counter()
     documents = 0
+    contaminated: dict[str, tuple[int, int]] = {}
     is_finished = False
     for phase, seal in sealed(run):
         for label in (name for name in phase.labels if name in labels):
             is_finished = True
+            for name, num in seal.counters.items():
+                if name.endswith(ITEMS):
+                    of = name.removesuffix(ITEMS)
+                    contaminated[of] = (seal.counters.get(f"{of}{CONTAMINATED}", 0), num)
             for hit, items in _hits(run, phase, seal, label):
                 is_phrase = hit.action == "report"  # never beside other rules in a document
                 for item in items:
@@ -114,7 +124,7 @@ def contamination_report(
         _check_benchmark(benchmark, {item.partition("/")[0] for item in (*by_item, *phrases)})
     return Contamination(
         documents, dict(sorted(benchmarks.items())), _ordered(by_item, benchmark),
-        _ordered(phrases, benchmark),
+        _ordered(phrases, benchmark), dict(sorted(contaminated.items())),
     )  # fmt: skip
 
 
@@ -146,17 +156,18 @@ def _hits(
     for part in seal.by_role("ledger"):
         table = select(run.at(part), None, pc.field("stage") == label)
         for row in table.drop_columns(["text"]).to_pylist():
-            if row["action"] != "drop":
+            rule, _, names = row["rule"].partition(": ")
+            if not names:  # a cut of `decontaminate`: the items are in a column
                 cuts[row["doc_key"]].append(row)
                 continue
-            rule, _, names = row["rule"].partition(": ")
             hit = Hit(
-                row["doc_id"], row["doc_key"], row["source"], label, "drop", rule, row["value"],
-                _spans(row["spans"]),
+                row["doc_id"], row["doc_key"], row["source"], label, row["action"], rule,
+                row["value"], _spans(row["spans"]),
             )  # fmt: skip
             yield hit, names.split(SEPARATOR)
     stage = run.plan.step(label).stage
-    assert isinstance(stage, Decontaminate), "the caller looked"
+    if not isinstance(stage, Decontaminate):
+        return
     if stage.action == "drop" and stage.phrases != "report":
         return
     action = stage.action

@@ -367,6 +367,31 @@ def scan(
 
 
 @kernel
+def known_grams(hashes: Hashes, bitmap: Hashes, slots: Hashes, numbers: Places) -> Offsets:
+    """Return which of some n-grams are known, as places among them, ascending: O(W).
+
+    Args:
+        hashes: (W,), 0 where there is none.
+        bitmap, slots, numbers: of `Grams`.
+    """
+    shift = _bit_shift(bitmap)
+    found = np.empty(1 << 10, np.int64)
+    num = 0
+    for at in range(len(hashes)):
+        value = hashes[at]
+        bit = value >> shift
+        if bitmap[bit >> np.uint64(6)] >> (bit & np.uint64(63)) & np.uint64(1) == 0:
+            continue
+        if value == 0 or _find(value, slots, numbers) < 0:
+            continue
+        if num == len(found):
+            found = _doubled(found)
+        found[num] = at
+        num += 1
+    return found[:num]
+
+
+@kernel
 def shared_runs(
     offsets: Int64s,
     data: Bytes,

@@ -45,6 +45,7 @@ GIVEN: dict[str, dict[str, Any]] = {
     "datatrove": {"step": "datatrove.pipeline.filters.RegexFilter", "params": {"regex_exp": "x"}},
     "threshold": {"column": "score", "min": 0.1},
     "decontaminate": {"benchmarks": "questions.jsonl"},
+    "decontaminate_ngrams": {"benchmarks": "questions.jsonl"},
     "percentile": {"columns": ["score"]},
     "upsample": {"column": "score", "points": [[0, 1]]},
     "tokenize": {"tokenizer": "tokenizer.json"},

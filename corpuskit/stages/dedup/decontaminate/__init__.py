@@ -18,15 +18,16 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pydantic import Field, ValidationInfo, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from corpuskit.formats.batch import SPAN, Utf8, span_lists
 from corpuskit.kernels.arrays import frozen
 from corpuskit.kernels.spans import replace_spans
 from corpuskit.paths import PathText
 from corpuskit.stage import Cost, Example, Outcome, Spans, StreamingStage
+from corpuskit.stages.dedup.decontaminate.benchmarks import MAX_NAMED, SEPARATOR, BenchmarkStage
 from corpuskit.stages.dedup.decontaminate.index import Recipe, check_files, open_index
-from corpuskit.stages.dedup.decontaminate.items import BenchmarkColumns, benchmark_files
+from corpuskit.stages.dedup.decontaminate.items import benchmark_files
 from corpuskit.stages.dedup.decontaminate.search import PHRASE, RULES, Thresholds, find_items
 
 if TYPE_CHECKING:
@@ -38,12 +39,6 @@ if TYPE_CHECKING:
 
     Numbers = NDArray[np.int64]
 
-
-MAX_NAMED = 20
-"""Items of one document that are named at most."""
-
-SEPARATOR = "; "
-"""Between the items that a ledger row names."""
 
 FOUND_PHRASE = pa.struct([("item", pa.string()), ("start", pa.int64()), ("end", pa.int64())])
 """A run of words that may be a common phrase: an item that has it, and bytes of the text."""
@@ -64,7 +59,7 @@ _PASSAGE = (
 )
 
 
-class Decontaminate(StreamingStage):
+class Decontaminate(BenchmarkStage, StreamingStage):
     """Find benchmark items in documents: drop the documents, cut the items out, or annotate.
 
     Use it on all training text, with all benchmarks that the model will be evaluated on. Items are
@@ -116,22 +111,6 @@ class Decontaminate(StreamingStage):
         ),
     )
 
-    benchmarks: tuple[PathText, ...] | dict[str, PathText] = Field(min_length=1)
-    """Files or glob patterns, JSON lines (`.gz`, `.zst`) or Parquet, one item a row; a benchmark is
-    called like its file, or `name: path`."""
-    question_column: str | None = None
-    """Column of questions; null takes the first of question, query, prompt, problem, goal, ctx,
-    input, text."""
-    answer_column: str | None = None
-    """Column of answers: texts, or numbers or letters of choices; null takes answer, answers,
-    answerKey, target, canonical_solution, solution, gold, label or output, if there is one."""
-    passage_column: str | None = None
-    """Column of passages; null takes passage, context, article, story or support."""
-    choices_column: str | None = None
-    """Column of choices; null takes choices, options or endings."""
-    id_column: str | None = None
-    """Column of ids; null takes id, task_id, question_id, qid, uid, idx or ind, if there is one;
-    `#` numbers the rows."""
     reference: tuple[PathText, ...] = ()
     """Files of ordinary documents, like benchmarks, texts in a column `text`: words that are common
     there weigh less, too. For benchmarks of few items, which say little about that."""
@@ -163,18 +142,6 @@ class Decontaminate(StreamingStage):
     min_left: int = Field(200, ge=0)
     """Documents that keep fewer bytes after a cut are dropped."""
 
-    @field_validator("benchmarks", "reference", mode="before")
-    @classmethod
-    def _one_or_many(cls, value: Any, given: ValidationInfo) -> Any:
-        if isinstance(value, str):
-            return (value,)
-        named = isinstance(value, Mapping) and given.field_name == "benchmarks"
-        paths = list(value.values()) if named else value
-        if not isinstance(paths, list | tuple) or not all(isinstance(one, str) for one in paths):
-            names = ", or {name: path}" if given.field_name == "benchmarks" else ""
-            raise ValueError(f"must be a path, a list of paths{names}")
-        return value if named else tuple(value)  # what is strict takes no list for a tuple
-
     @model_validator(mode="after")
     def _check_words(self) -> Decontaminate:
         if 0 < self.chunk_words < self.ngram:
@@ -184,16 +151,6 @@ class Decontaminate(StreamingStage):
         if self.loose_words < self.min_words:
             least = self.min_words
             raise ValueError(f"loose_words: {self.loose_words} is below min_words {least}.")
-        return self
-
-    @model_validator(mode="after")
-    def _check_columns(self) -> Decontaminate:
-        kinds: dict[str, str] = {}
-        for kind in ("question", "answer", "passage"):
-            name = getattr(self, f"{kind}_column")
-            if name is not None and name in kinds:
-                raise ValueError(f"{kind}_column: {name!r} is the {kinds[name]}_column, too.")
-            kinds[name] = kind
         return self
 
     def check(self, known: Known) -> None:
@@ -249,15 +206,10 @@ class Decontaminate(StreamingStage):
         )  # fmt: skip
 
     def _recipe(self) -> Recipe:
-        columns = BenchmarkColumns(
-            self.question_column, self.answer_column, self.passage_column, self.choices_column,
-            self.id_column,
-        )  # fmt: skip
-        files = benchmark_files(self.benchmarks)
         reference = tuple(path for _, path in benchmark_files(self.reference, unique=False))
         return Recipe(
-            tuple(files), columns, self.ngram, self.min_words, reference, self.chunk_words,
-            self.passages,
+            self.benchmark_files(), self.columns(), self.ngram, self.min_words, reference,
+            self.chunk_words, self.passages,
         )  # fmt: skip
 
     def _bounds(self) -> Thresholds:

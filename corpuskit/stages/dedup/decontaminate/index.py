@@ -27,7 +27,7 @@ from corpuskit.stages.dedup.decontaminate.items import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -131,7 +131,7 @@ def open_index(recipe: Recipe) -> ItemIndex:
     Raises:
         UsageError: a file cannot be read, or holds no items.
     """
-    return _opened(recipe, _stamps(recipe))
+    return _opened(recipe, stamps_of(_files(recipe)))
 
 
 def check_files(recipe: Recipe) -> None:
@@ -140,16 +140,20 @@ def check_files(recipe: Recipe) -> None:
     Raises:
         UsageError: a file cannot be read, or holds no items.
     """
-    _checked(recipe, _stamps(recipe))
+    _checked(recipe, stamps_of(_files(recipe)))
 
 
 _ABSENT = (0, -1)
 
 
-def _stamps(recipe: Recipe) -> tuple[tuple[int, int], ...]:
+def _files(recipe: Recipe) -> tuple[str, ...]:
+    return (*(path for _, path in recipe.files), *recipe.reference)
+
+
+def stamps_of(paths: Iterable[str]) -> tuple[tuple[int, int], ...]:
     """Return times and sizes of files, which tell their versions apart."""
     stamps = []
-    for path in (*(path for _, path in recipe.files), *recipe.reference):
+    for path in paths:
         try:
             stat = os.stat(path)
         except OSError:
@@ -191,7 +195,7 @@ KEPT_BYTES = 1_000_000
 def _digest(recipe: Recipe) -> str:
     """Return the hash of all that decides what an index is: files, parameters, code."""
     digest = hashlib.blake2b(json.dumps(dataclasses.asdict(recipe)).encode(), digest_size=8)
-    given = [Path(path) for path in (*(path for _, path in recipe.files), *recipe.reference)]
+    given = map(Path, _files(recipe))
     for path in (*given, *sorted(closure(Path(__file__)))):
         with path.open("rb") as file:
             digest.update(hashlib.file_digest(file, "sha256").digest())

@@ -1,0 +1,80 @@
+"""Words between whitespace, in lower case and without punctuation, both of ASCII only.
+
+Nothing else is folded: papers that compare n-grams of such words did no more.
+"""
+
+from __future__ import annotations
+
+import string
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from corpuskit.kernels.hashing import mix64
+from corpuskit.kernels.jit import kernel
+from corpuskit.kernels.words.split import SPACE_KINDS, split_spaces
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Bytes = NDArray[np.uint8]
+    Offsets = NDArray[np.int64]
+    Hashes = NDArray[np.uint64]
+
+
+def _kept_bytes() -> NDArray[np.int16]:
+    """Byte -> what is compared of it, -1 for nothing."""
+    table = np.arange(256, dtype=np.int16)
+    table[list(map(ord, string.ascii_uppercase))] += 32
+    table[list(map(ord, string.punctuation))] = -1
+    table.flags.writeable = False
+    return table
+
+
+_KEPT = _kept_bytes()
+
+
+def plain_words(offsets: Offsets, data: Bytes, *, keeps_empty: bool) -> tuple[Offsets, Hashes]:
+    """Return where the words of texts begin, (N + 1,), and their hashes, (W,). O(B).
+
+    Args:
+        offsets, data: N texts.
+        keeps_empty: a word of punctuation alone is a word without letters; else it is none.
+    """
+    return _plain_words(offsets, data, SPACE_KINDS, _KEPT, keeps_empty)
+
+
+@kernel
+def _plain_words(
+    offsets: Offsets, data: Bytes, kinds: Bytes, kept: NDArray[np.int16], keeps_empty: bool
+) -> tuple[Offsets, Hashes]:
+    """Allocates 4 bytes a byte of the longest text, and 4 a byte of all."""
+    num_docs = len(offsets) - 1
+    bounds = np.zeros(num_docs + 1, np.int64)
+    longest = 0
+    for doc in range(num_docs):
+        longest = max(longest, offsets[doc + 1] - offsets[doc])
+    edges = np.empty(longest + 2, np.int32)
+    room = (offsets[num_docs] - offsets[0] + num_docs) // 2 + 1
+    words = np.empty(room, np.uint64)
+    num = 0
+    for doc in range(num_docs):
+        begin = offsets[doc]
+        for chunk in range(split_spaces(data, begin, offsets[doc + 1], kinds, edges)):
+            value = group = np.uint64(0)
+            length = 0
+            for at in range(begin + edges[2 * chunk], begin + edges[2 * chunk + 1]):
+                letter = kept[data[at]]
+                if letter < 0:
+                    continue
+                group |= np.uint64(letter) << np.uint64(8 * (length & 7))
+                length += 1
+                if length & 7 == 0:
+                    value = mix64(value ^ group)
+                    group = np.uint64(0)
+            if length or keeps_empty:
+                # With the length: a word may end in a NUL character.
+                words[num] = mix64(mix64(value ^ group) + np.uint64(length))
+                num += 1
+        bounds[doc + 1] = num
+    return bounds, words[:num].copy()

@@ -1,0 +1,79 @@
+"""What `decontaminate` and `decontaminate_ngrams` share: which benchmarks, and their columns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import Field, ValidationInfo, field_validator, model_validator
+
+from corpuskit.paths import PathText
+from corpuskit.stage import Stage
+from corpuskit.stages.dedup.decontaminate.items import BenchmarkColumns, benchmark_files
+
+MAX_NAMED = 20
+"""Items of one document that are named at most."""
+
+SEPARATOR = "; "
+"""Between the items that a ledger row names."""
+
+
+class BenchmarkStage(Stage):
+    """Base of stages that look for benchmark items.
+
+    Source: none.
+    """
+
+    benchmarks: tuple[PathText, ...] | dict[str, PathText] = Field(min_length=1)
+    """Files or glob patterns, JSON lines (`.gz`, `.zst`) or Parquet, one item a row; a benchmark is
+    called like its file, or `name: path`."""
+    question_column: str | None = None
+    """Column of questions; null takes the first of question, query, prompt, problem, goal, ctx,
+    input, text."""
+    answer_column: str | None = None
+    """Column of answers: texts, or numbers or letters of choices; null takes answer, answers,
+    answerKey, target, canonical_solution, solution, gold, label or output, if there is one."""
+    passage_column: str | None = None
+    """Column of passages; null takes passage, context, article, story or support."""
+    choices_column: str | None = None
+    """Column of choices; null takes choices, options or endings."""
+    id_column: str | None = None
+    """Column of ids; null takes id, task_id, question_id, qid, uid, idx or ind, if there is one;
+    `#` numbers the rows."""
+
+    @field_validator("benchmarks", "reference", mode="before", check_fields=False)
+    @classmethod
+    def _one_or_many(cls, value: Any, given: ValidationInfo) -> Any:
+        if isinstance(value, str):
+            return (value,)
+        named = isinstance(value, Mapping) and given.field_name == "benchmarks"
+        paths = list(value.values()) if named else value
+        if not isinstance(paths, list | tuple) or not all(isinstance(one, str) for one in paths):
+            names = ", or {name: path}" if given.field_name == "benchmarks" else ""
+            raise ValueError(f"must be a path, a list of paths{names}")
+        return value if named else tuple(value)  # what is strict takes no list for a tuple
+
+    @model_validator(mode="after")
+    def _check_columns(self) -> BenchmarkStage:
+        kinds: dict[str, str] = {}
+        for kind in ("question", "answer", "passage"):
+            name = getattr(self, f"{kind}_column")
+            if name is not None and name in kinds:
+                raise ValueError(f"{kind}_column: {name!r} is the {kinds[name]}_column, too.")
+            kinds[name] = kind
+        return self
+
+    def columns(self) -> BenchmarkColumns:
+        """Return the names of columns that are set."""
+        return BenchmarkColumns(
+            self.question_column, self.answer_column, self.passage_column, self.choices_column,
+            self.id_column,
+        )  # fmt: skip
+
+    def benchmark_files(self) -> tuple[tuple[str, str], ...]:
+        """Return (benchmark, path) of all files.
+
+        Raises:
+            UsageError: as `items.benchmark_files`.
+        """
+        return tuple(benchmark_files(self.benchmarks))

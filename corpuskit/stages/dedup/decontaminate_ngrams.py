@@ -1,0 +1,320 @@
+"""Benchmark items in documents, by the plain n-gram rules of papers.
+
+pass           reads                 writes                                   memory
+find (cells)   documents             `hits`: n-grams that items have          24 bytes a match
+                                     `counts`: of each, documents
+judge (one)    `counts`              `decided`: n-grams that count            the index
+apply (cells)  `hits`, `decided`,    sidecar, ledger                          24 bytes a match
+               documents with hits
+"""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+import numpy as np
+import pyarrow as pa
+from pydantic import Field, model_validator
+
+from corpuskit.formats.batch import numbers, span_lists
+from corpuskit.formats.ledger import Entries
+from corpuskit.stage import Cost, Example, GlobalStage, Pass, Unit
+from corpuskit.stages._numbers import among
+from corpuskit.stages.dedup.decontaminate.benchmarks import MAX_NAMED, SEPARATOR, BenchmarkStage
+from corpuskit.stages.dedup.decontaminate.index import Recipe, check_files, stamps_of
+from corpuskit.stages.dedup.decontaminate.ngrams import (
+    Cutting,
+    GramIndex,
+    GramRecipe,
+    NgramRule,
+    Spans,
+    gpt3_pieces,
+    janitor_pieces,
+    open_grams,
+    word_spans,
+)
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from corpuskit.stage import Known, PassContext, PassPlan, Volume
+
+    Hits = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.uint64]]
+
+_HITS = pa.schema([("key", pa.int64()), ("word", pa.int64()), ("hash", pa.uint64())])
+_COUNTS = pa.schema([("hash", pa.uint64()), ("documents", pa.int64())])
+_DECIDED = pa.schema([("hash", pa.uint64())])
+
+_DEFAULTS: dict[NgramRule, tuple[int, int | None]] = {
+    "gpt3": (13, 10), "janitor": (13, None), "llama3": (8, None), "chunks": (5, 1),
+}  # fmt: skip
+"""Words of an n-gram, and most documents that may hold one that counts."""
+
+ITEMS, CONTAMINATED = "/items", "/contaminated"
+"""Ends of counters of the pass `judge`, after the name of a benchmark."""
+
+
+class DecontaminateNgrams(BenchmarkStage, GlobalStage):
+    """Remove what shares word n-grams with benchmark items, by the rule of a paper.
+
+    Use it to reproduce a paper's numbers, or to compare; `decontaminate` finds more and drops less
+    that is clean. The text of an item is its question, then its answer. Words are what whitespace
+    separates, in lower case, without punctuation (both of ASCII); n-grams are compared by hash.
+
+    - `gpt3`: 13-grams. Those in more than 10 documents of the run are common phrases, and ignored.
+      Of the others 200 characters before and after are cut, too; pieces below 200 characters go,
+      and so do documents in more than 10 pieces. Chosen here, where the paper is silent: windows
+      that meet are one, short pieces count, what stays of a document is one document.
+    - `janitor`: the same in lm-evaluation-harness: no n-gram is ignored, documents with more than
+      10 matches go, overlapping ones counted each, and punctuation alone is a word.
+    - `llama3`: 8-grams. An item is contaminated if those that occur in the run cover `min_share` of
+      its words; documents that hold an 8-gram of such an item go. The paper counts tokens, and
+      chooses the share for each benchmark by its effect on the score; the default is what Llama 2
+      calls dirty. `corpuskit contamination` shows how many items are contaminated.
+    - `chunks`: no paper's. 5-grams of words as `decontaminate` compares them; those in more than
+      `max_documents` documents of the run are common phrases, of the others as many as `min_words`
+      words in a row have drop the document. For use with `chunk_words: 0` there.
+
+    Dropped and cut documents name up to 20 items in the ledger (`ngram: mmlu/virology_test/12`).
+    Adds `hits`, n-grams that count, and `items`. An n-gram leads to the first item that has it.
+
+    Source: Brown et al. 2020 (GPT-3), appendix C; lm-evaluation-harness 0.4
+    lm_eval/decontamination/janitor.py; Dubey et al. 2024 (Llama 3), section 5.1.4; Touvron et al.
+    2023 (Llama 2), appendix A.6.
+    """
+
+    rules = ("ngram", "many_pieces", "little_left")
+    bounds: ClassVar[Mapping[str, str]] = {"many_pieces": "max_pieces", "little_left": "min_piece"}
+    examples: ClassVar[tuple[Example, ...]] = (
+        Example(
+            "A ferry leaves Port Amsel at noon with 48 crates of pears and loses a third of.",
+            "little_left",
+            {"benchmarks": ("sample_data/benchmark.jsonl",)},
+        ),
+    )
+
+    rule: NgramRule = "gpt3"
+    """Whose rule it is."""
+    ngram: int | None = Field(None, ge=1, le=64)
+    """Words of an n-gram; null: the rule's."""
+    max_documents: int | None = Field(None, ge=1)
+    """N-grams in more documents of the run than this are ignored; null: 10 with `gpt3`, 1 with
+    `chunks`, else none are."""
+    min_share: float = Field(0.8, gt=0, le=1)
+    """`llama3`: least share of the words of a contaminated item that n-grams cover."""
+    min_words: int = Field(8, ge=1)
+    """`chunks`: words in a row that drop a document."""
+    window: int = Field(200, ge=0)
+    """`gpt3`, `janitor`: characters that are cut before and after an n-gram."""
+    min_piece: int = Field(200, ge=0)
+    """`gpt3`, `janitor`: pieces of fewer characters are cut, too."""
+    max_pieces: int = Field(10, ge=0)
+    """`gpt3`: most pieces of a document that stays; `janitor`: most matches."""
+    passages: bool = False
+    """Count n-grams of passages, too; they are often from texts that many documents have."""
+    action: Literal["remove", "annotate"] = "remove"
+    """Drop and cut, or only add columns."""
+
+    @model_validator(mode="after")
+    def _check_words(self) -> DecontaminateNgrams:
+        if self.rule == "chunks" and self.min_words < self._limits[0]:
+            raise ValueError(f"min_words: {self.min_words} is below ngram {self._limits[0]}.")
+        return self
+
+    def check(self, known: Known) -> None:
+        del known
+        check_files(Recipe(self.benchmark_files(), self.columns(), 5, 8))
+
+    def files(self) -> tuple[str, ...]:
+        return tuple(path for _, path in self.benchmark_files())
+
+    def adds(self) -> Mapping[str, pa.DataType]:
+        return {"hits": pa.int64(), "items": pa.list_(pa.string())}
+
+    def passes(self) -> tuple[Pass, ...]:
+        judge = Pass("judge", self.judge, _one_unit, done_with=("find/counts",))
+        return (
+            Pass("find", self.find, is_cell_alone=True),
+            *((judge,) if self._compares else ()),
+            Pass("apply", self.apply, done_with=("find/hits", "judge/")),
+        )
+
+    def cost(self, volume: Volume, pass_name: str = "") -> Cost:
+        size = sum(os.path.getsize(path) for path in self.files() if os.path.exists(path))
+        rate = {"find": 110e6, "judge": 100e9, "apply": 500e6}[pass_name]
+        disk = {"find": 3, "judge": 1, "apply": 17}[pass_name] * volume.documents
+        return Cost(
+            volume.text_bytes / rate, 2.0, 50_000_000 + 35 * size, 24 * volume.cell_documents, disk,
+            units=1 if pass_name == "judge" else None,
+        )  # fmt: skip
+
+    def find(self, context: PassContext) -> None:
+        """Write the n-grams of items that documents of a cell hold, and in how many each is."""
+        index = self._index()
+        found = [_no_hits()]
+        for view in context.read("text"):
+            rows, words, hashes = index.find(view.text)
+            found.append((view.keys[rows], words, hashes))
+        columns = [np.concatenate(column) for column in zip(*found, strict=True)]
+        named = dict(zip(_HITS.names, columns, strict=True))
+        context.write_shuffle("hits", named, is_sorted=True)
+        if self._compares:
+            pairs = pa.table({name: named[name] for name in ("hash", "key")}).group_by(
+                ["hash", "key"]
+            )
+            hashes, counts = np.unique(
+                numbers(pairs.aggregate([]).column("hash")), return_counts=True
+            )
+            context.write_shuffle("counts", {"hash": hashes, "documents": counts}, is_sorted=True)
+
+    def judge(self, context: PassContext) -> None:
+        """Write the n-grams that count: those in few documents, and of contaminated items."""
+        index, (_, most) = self._index(), self._limits
+        totals = np.zeros(len(index.hashes), np.int64)
+        for cell in range(len(context.parts("find/counts"))):  # one at a time, for bounded memory
+            rows = context.read_shuffle("find/counts", None, None, _COUNTS, (cell, cell + 1))
+            places = np.searchsorted(index.hashes, numbers(rows.column("hash")))
+            totals[places] += numbers(rows.column("documents"))
+        counts = (totals > 0) & (totals <= (most or np.inf))
+        if self.rule == "llama3":
+            is_dirty = index.shares(index.hashes[counts]) >= self.min_share
+            names = np.array([item.partition("/")[0] for item in index.items])
+            for name in np.unique(names).tolist():
+                context.count(f"{name}{ITEMS}", int((names == name).sum()))
+                context.count(f"{name}{CONTAMINATED}", int(is_dirty[names == name].sum()))
+            grams = index.grams[np.repeat(is_dirty, np.diff(index.bounds))]
+            counts &= np.isin(index.hashes, grams)
+        context.write_shuffle("decided", {"hash": index.hashes[counts]}, is_sorted=True)
+
+    def apply(self, context: PassContext) -> None:
+        """Write the sidecar of this cell, and the ledger rows of what is dropped or cut."""
+        keys, _ = context.part_keys()
+        hit_keys, words, hashes = self._hits(context)
+        rows = np.searchsorted(keys, hit_keys)
+        keep, cuts = np.ones(len(keys), np.bool_), []
+        items = self._items(rows, hashes, len(keys))
+        chosen, firsts = np.unique(hit_keys, return_index=True)
+        lasts = np.append(firsts[1:], len(hit_keys))
+        wanted = chosen if self.action == "remove" else chosen[:0]
+        for view in context.read("id", "source", "text", keys=wanted) if len(wanted) else ():
+            for at in np.flatnonzero(among(view.keys, wanted)).tolist():
+                number = int(np.searchsorted(chosen, view.keys[at]))
+                row, mine = int(rows[firsts[number]]), words[firsts[number] : lasts[number]]
+                content = np.frombuffer(view.text.row(at), np.uint8)
+                rule, value, limit, gone = self._verdict(content.tobytes().decode(), mine.tolist())
+                keep[row] = rule is None
+                places = np.append(np.flatnonzero(content & 0xC0 != 0x80), len(content))
+                spans = places[np.array(gone, np.int64).reshape(-1, 2)].tolist()
+                cuts += [(row, *span) for span in spans if keep[row]]
+                names = SEPARATOR.join(items[row].as_py())
+                context.add_ledger(
+                    Entries.of(
+                        view.batch,
+                        np.array([at]),
+                        context.label,
+                        f"{rule or 'ngram'}: {names}",
+                        np.array([float(value)]),
+                        limit,
+                        action="drop" if rule else "cut",
+                        spans=_lists([(0, *span) for span in spans], 1),
+                    )
+                )
+        hits = pa.array(np.bincount(rows, minlength=len(keys)))
+        lists = _lists(cuts, len(keys)) if cuts else None
+        context.write_sidecar(keep, {"hits": hits, "items": items}, lists)
+
+    def _hits(self, context: PassContext) -> Hits:
+        """Return the matches of this cell that count: keys, words, hashes."""
+        number, parts = context.unit.number, context.parts("find/hits")
+        mine = bisect.bisect_left(parts, number, key=lambda part: part.unit)
+        if mine == len(parts) or parts[mine].unit != number:
+            return _no_hits()
+        rows = context.read_shuffle("find/hits", None, None, _HITS, (mine, mine + 1))
+        keys, words, hashes = (numbers(rows.column(name)) for name in _HITS.names)
+        if self._compares:
+            decided = context.read_shuffle("judge/decided", None, None, _DECIDED)
+            counts = among(hashes, numbers(decided.column("hash")))
+            keys, words, hashes = keys[counts], words[counts], hashes[counts]
+        if self.rule == "chunks":
+            is_next = (np.diff(keys, prepend=-1) == 0) & (np.diff(words, prepend=-1) == 1)
+            sizes = np.diff(np.append(np.flatnonzero(~is_next), len(keys)))
+            counts = np.repeat(sizes > self.min_words - self._limits[0], sizes)
+            keys, words, hashes = keys[counts], words[counts], hashes[counts]
+        return keys, words, hashes
+
+    def _verdict(self, text: str, words: list[int]) -> tuple[str | None, int, float, Spans]:
+        """Judge a document by the first words of the n-grams that count.
+
+        Returns:
+            The rule that drops it, what was measured, its bound, and characters: of what matched
+            if it goes, else of what is cut.
+        """
+        places, last = word_spans(text, self.rule), self._limits[0] - 1
+        spans = [(places[word][0], places[word + last][1]) for word in words]
+        if self.rule in {"llama3", "chunks"}:
+            return "ngram", len(words), np.nan, _joined(spans)
+        pieces = janitor_pieces if self.rule == "janitor" else gpt3_pieces
+        by = Cutting(self.window, self.min_piece, self.max_pieces)
+        kept, num = pieces(len(text), spans, by)
+        if num > self.max_pieces:
+            return "many_pieces", num, self.max_pieces, _joined(spans)
+        if not kept:
+            return "little_left", 0, self.min_piece, _joined(spans)
+        edges = [0, *itertools.chain.from_iterable(kept), len(text)]
+        gone = [pair for pair in zip(edges[::2], edges[1::2], strict=True) if pair[0] < pair[1]]
+        return None, len(words), np.nan, gone
+
+    def _items(self, rows: NDArray[np.int64], hashes: NDArray[np.uint64], num: int) -> pa.ListArray:
+        """Return the items that each of `num` documents has n-grams of, in order of the items."""
+        index = self._index()
+        owners = index.owners[np.searchsorted(index.hashes, hashes)]
+        rows, owners = np.divmod(np.unique(rows * len(index.items) + owners), len(index.items))
+        is_named = np.arange(len(rows)) - np.searchsorted(rows, rows) < MAX_NAMED
+        names = pa.array([index.items[one] for one in owners[is_named].tolist()], pa.string())
+        bounds = np.searchsorted(rows[is_named], np.arange(num + 1)).astype(np.int32)
+        return pa.ListArray.from_arrays(pa.array(bounds), names)
+
+    @property
+    def _limits(self) -> tuple[int, int | None]:
+        ngram, most = _DEFAULTS[self.rule]
+        return self.ngram or ngram, self.max_documents or most
+
+    @property
+    def _compares(self) -> bool:
+        """Whether other documents of the run decide."""
+        return self._limits[1] is not None or self.rule == "llama3"
+
+    def _index(self) -> GramIndex:
+        files = self.benchmark_files()
+        stamps = stamps_of(path for _, path in files)
+        given = self.rule, self._limits[0], self.passages
+        return open_grams(GramRecipe(files, self.columns(), *given, stamps))
+
+
+def _one_unit(plan: PassPlan) -> list[Unit]:
+    del plan
+    return [Unit(0)]
+
+
+def _no_hits() -> Hits:
+    return np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.uint64)
+
+
+def _lists(spans: list[tuple[int, ...]], num: int) -> pa.ListArray:
+    rows, starts, ends = np.array(spans, np.int64).reshape(-1, 3).T.copy()
+    return span_lists(rows, starts, ends, num)
+
+
+def _joined(spans: Spans) -> Spans:
+    """Join spans that overlap; they are sorted."""
+    joined: Spans = []
+    for start, end in spans:
+        if joined and start <= joined[-1][1]:
+            joined[-1] = (joined[-1][0], max(end, joined[-1][1]))
+        else:
+            joined.append((start, end))
+    return joined

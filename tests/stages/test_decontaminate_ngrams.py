@@ -1,0 +1,306 @@
+from __future__ import annotations
+
+import itertools
+import json
+import re
+import shutil
+import string
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from corpuskit.cli.contamination import command
+from corpuskit.engine.rundir import RunDirectory
+from corpuskit.inspect.contamination import contamination_report
+from corpuskit.stages.dedup.decontaminate_ngrams import DecontaminateNgrams
+from tests.engine.conftest import Lab, tree
+from tests.stages.global_runner import number_of, run_global
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tests.stages.global_runner import Decided
+
+WORDS = ["a", "b", "A", "b.", "\u00e9", "--", "c"]
+texts = st.lists(st.sampled_from(WORDS), max_size=14).map(" ".join)
+items = st.lists(
+    st.fixed_dictionaries({"question": texts.filter(str.split), "answer": texts}),
+    min_size=1, max_size=4,
+)  # fmt: skip
+
+# The rules once more in plain Python: sets of words, characters of strings.
+
+_FOLDED = str.maketrans(string.ascii_uppercase, string.ascii_lowercase, string.punctuation)
+
+
+def plain_words(text: str, rule: str) -> list[tuple[str, int, int]]:
+    """Return the words of a text with their first character and end."""
+    if rule == "chunks":
+        return [(m.group().lower().replace("\u00e9", "e"), *m.span())
+                for m in re.finditer(r"\w+", text)]  # fmt: skip
+    found = [(m.group().translate(_FOLDED), *m.span()) for m in re.finditer(r"\S+", text)]
+    return [one for one in found if one[0] or rule == "janitor"]
+
+
+def grams(words: Sequence[Any], num: int) -> list[tuple[Any, ...]]:
+    return [tuple(words[at : at + num]) for at in range(len(words) - num + 1)]
+
+
+def item_words(row: dict[str, str], rule: str = "gpt3") -> list[str]:
+    rule = "chunks" if rule == "chunks" else "gpt3"  # empty words are none
+    return [word for word, *_ in plain_words(f"{row['question']}\n{row['answer']}", rule)]
+
+
+def plain_gpt3(text: str, spans: list[tuple[int, int]], window: int, least: int, most: int):
+    """Return the pieces that stay, None if there are too many, characters marked one by one."""
+    gone = [any(start - window <= at < end + window for start, end in spans)
+            for at in range(len(text))]  # fmt: skip
+    pieces = [
+        "".join(text[at] for at in group)
+        for is_gone, group in itertools.groupby(range(len(text)), gone.__getitem__)
+        if not is_gone
+    ]
+    return None if len(pieces) > most else [one for one in pieces if len(one) >= least]
+
+
+def plain_rule(
+    documents: Sequence[str], rows: list[dict[str, str]], stage: DecontaminateNgrams
+) -> list[tuple[int, str | None]]:
+    """Return of each document the hits that count and what is left of it, None if it goes."""
+    num, rule = stage.ngram or 13, stage.rule
+    known = {gram for row in rows for gram in grams(item_words(row, rule), num)}
+    hits = []
+    for text in documents:
+        words = enumerate(grams(plain_words(text, rule), num))
+        found = [(tuple(w for w, *_ in g), g[0][1], g[-1][2], at) for at, g in words]
+        hits.append([one for one in found if one[0] in known])
+    frequency = Counter(gram for found in hits for gram in {one[0] for one in found})
+    default = {"gpt3": 10, "chunks": 1}.get(rule, len(documents))
+    most = stage.max_documents or default
+    counts = {gram for gram, documents_with in frequency.items() if documents_with <= most}
+    if rule == "llama3":
+        dirty = [
+            row for row in rows if plain_share(item_words(row), counts, num) >= stage.min_share
+        ]
+        counts &= {gram for row in dirty for gram in grams(item_words(row), num)}
+    answers: list[tuple[int, str | None]] = []
+    for text, found in zip(documents, hits, strict=True):
+        spans = [(start, end) for gram, start, end, _ in found if gram in counts]
+        if rule == "chunks":
+            places = [at for gram, *_, at in found if gram in counts]
+            runs = itertools.groupby(enumerate(places), lambda pair: pair[1] - pair[0])
+            sizes = [len(list(run)) for _, run in runs]
+            spans = [(0, 0)] * sum(size for size in sizes if size + num - 1 >= stage.min_words)
+        left: str | None = text
+        if spans and rule in {"llama3", "chunks"}:
+            left = None
+        elif spans:
+            by = stage.window, stage.min_piece, stage.max_pieces
+            pieces = (plain_janitor if rule == "janitor" else plain_gpt3)(text, spans, *by)
+            left = "".join(pieces) if pieces else None
+        answers.append((len(spans), left))
+    return answers
+
+
+def plain_share(words: list[str], counts: set[tuple[str, ...]], num: int) -> float:
+    covered = {
+        at + step
+        for at, gram in enumerate(grams(words, num))
+        if gram in counts
+        for step in range(num)
+    }
+    return len(covered) / max(len(words), 1)
+
+
+def plain_janitor(text: str, spans: list[tuple[int, int]], window: int, least: int, most: int):
+    """Return the pieces that the janitor leaves, its ends being last characters."""
+    if len(spans) > most:
+        return None
+    pieces, after, last = [], 0, -1
+    for start, end in spans:
+        first, last = max(0, start - window), min(len(text), end - 1 + window)
+        if first - after > least:
+            pieces.append(text[after:first])
+        after = last
+    if last < len(text) - least:
+        pieces.append(text[last + 1 :])
+    return pieces
+
+
+def write(path: Path, rows: list[dict[str, str]]) -> str:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+    return str(path)
+
+
+def check(decided: Decided, documents: Sequence[str], rows: Any, stage: Any) -> None:
+    """Assert that texts, columns and ledger are those of the plain program."""
+    ledger = {number_of(row["doc_key"]): row for row in decided.ledger}
+    for number, (num_hits, left) in enumerate(plain_rule(documents, rows, stage)):
+        assert decided.columns["hits"][number] == num_hits
+        assert len(decided.columns["items"][number]) == (0 if num_hits == 0 else 1) or num_hits > 1
+        assert decided.keep[number] == (left is not None)
+        row = ledger.get(number)
+        assert (row is None) == (num_hits == 0)
+        if row is not None:
+            assert row["action"] == ("cut" if left is not None else "drop")
+        if left is not None:
+            assert decided.texts[number] == left
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(texts, max_size=8), items, st.data())
+def test_decisions_equal_plain_python_however_the_work_is_cut(
+    tmp_path_factory, documents: list[str], rows: list[dict[str, str]], data
+) -> None:
+    unique = list({(row["question"], row["answer"]): row for row in rows}.values())
+    stage = DecontaminateNgrams(
+        benchmarks=write(tmp_path_factory.mktemp("b") / "b.jsonl", unique),
+        rule=data.draw(st.sampled_from(["gpt3", "janitor", "llama3", "chunks"])),
+        ngram=data.draw(st.integers(1, 3)),
+        max_documents=data.draw(st.sampled_from([None, 1, 2])),
+        min_words=data.draw(st.integers(3, 5)),
+        min_share=data.draw(st.sampled_from([0.1, 0.5, 1.0])),
+        window=data.draw(st.integers(0, 3)),
+        min_piece=data.draw(st.integers(0, 4)),
+        max_pieces=data.draw(st.integers(0, 4)),
+    )
+    bounds = sorted(data.draw(st.sets(st.integers(0, len(documents)), max_size=4)))
+    batch = data.draw(st.integers(1, 5))
+    decided = run_global(stage, documents, bounds=bounds, batch_docs=batch)
+    check(decided, documents, unique, stage)
+
+
+ITEM = "why do bees blow cold smoke into the hive before lifting honey out of it"
+
+
+def run(tmp_path: Path, documents: Sequence[str], item: str = ITEM, **params: Any) -> Decided:
+    path = write(tmp_path / "b.jsonl", [{"id": "bees", "question": item, "answer": "ok"}])
+    return run_global(DecontaminateNgrams(benchmarks=path, **params), documents)
+
+
+def test_an_ngram_in_more_than_ten_documents_is_a_common_phrase(tmp_path: Path) -> None:
+    far = f"{'x ' * 300}{ITEM} {'y ' * 300}"
+    assert run(tmp_path, [far] * 11).texts == [far] * 11
+    ten = run(tmp_path, [far] * 10)
+    assert ten.texts == [far[:400] + far[600 + len(ITEM) + 200 :]] * 10
+    assert {row["rule"] for row in ten.ledger} == {"ngram: b/bees"}
+    assert not run(tmp_path, [far] * 11, max_documents=11).keep.tolist().count(False)
+
+
+def test_a_document_in_many_pieces_goes(tmp_path: Path) -> None:
+    text = f"{'x' * 500} {ITEM} " * 10
+    assert run(tmp_path, [text], max_pieces=10).keep.tolist() == [True]
+    decided = run(tmp_path, [text], max_pieces=9)
+    assert [(row["rule"], row["value"]) for row in decided.ledger] == [("many_pieces: b/bees", 10)]
+    (janitor,) = run(tmp_path, [text], rule="janitor").ledger  # it counts overlapping n-grams
+    assert (janitor["rule"], janitor["value"], janitor["threshold"]) == (
+        "many_pieces: b/bees", 30, 10,
+    )  # fmt: skip
+
+
+def test_a_document_of_which_no_piece_stays_goes(tmp_path: Path) -> None:
+    decided = run(tmp_path, [f"short {ITEM}", "short"])
+    assert decided.keep.tolist() == [False, True]
+    assert decided.ledger[0]["rule"] == "little_left: b/bees"
+
+
+def test_an_item_that_the_run_holds_in_pieces_is_contaminated(tmp_path: Path) -> None:
+    words = ITEM.split()
+    halves = [" ".join(words[:8]), " ".join(words[7:])]
+    whole = run(tmp_path, [*halves, "bees"], rule="llama3")
+    assert whole.keep.tolist() == [False, False, True]
+    assert whole.counters["judge"] == {"b/items": 1, "b/contaminated": 1}
+    half = run(tmp_path, halves[:1], rule="llama3")
+    assert half.keep.tolist() == [True]
+    assert half.counters["judge"] == {"b/items": 1, "b/contaminated": 0}
+
+
+def test_a_rule_that_looks_at_one_document_is_two_passes(tmp_path: Path) -> None:
+    path = write(tmp_path / "b.jsonl", [{"question": ITEM}])
+    for rule, num in (("janitor", 2), ("gpt3", 3), ("llama3", 3), ("chunks", 3)):
+        assert len(DecontaminateNgrams(benchmarks=path, rule=rule).passes()) == num
+
+
+def test_annotating_drops_and_cuts_nothing(tmp_path: Path) -> None:
+    decided = run(tmp_path, [ITEM, "none"], action="annotate")
+    assert decided.keep.all()
+    assert decided.texts == [ITEM, "none"]
+    assert decided.ledger == []
+    assert decided.columns["hits"].tolist() == [3, 0]
+    assert decided.columns["items"].tolist()[0].tolist() == ["b/bees"]
+
+
+RUN = "beekeepers blow cool smoke into a hive before"
+
+
+@pytest.mark.parametrize(
+    ("documents", "params", "kept"),
+    [
+        ([f"So {RUN} noon.", "none"], {}, [False, True]),
+        ([f"So {RUN} noon."] * 2, {}, [True, True]),
+        ([f"So {RUN} noon."] * 2, {"max_documents": 2}, [False, False]),
+        ([f"So {RUN} noon.", "smoke into a hive before"], {}, [True, True]),  # a common 5-gram
+        ([f"So {RUN} they lift", "smoke into a hive before they"], {}, [True, True]),
+        ([f"So {RUN} they lift out the honeycombs", "blow cool smoke into a"], {}, [False, True]),
+        ([f"So {RUN} noon."], {"min_words": 9}, [True]),
+        ([RUN.upper().replace(" ", "-")], {}, [False]),
+        (["beekeepers blow cool smoke into a hive"], {}, [True]),
+    ],
+)
+def test_rare_runs_of_words_drop_a_document(documents, params, kept) -> None:
+    stage = DecontaminateNgrams(benchmarks="sample_data/benchmark.jsonl", rule="chunks", **params)
+    assert run_global(stage, documents, bounds=[1]).keep.tolist() == kept
+
+
+def test_the_span_of_a_run_is_in_bytes() -> None:
+    stage = DecontaminateNgrams(benchmarks="sample_data/benchmark.jsonl", rule="chunks")
+    (row,) = run_global(stage, [f"\u00dcber {RUN} noon."]).ledger
+    start = len("\u00dcber ".encode())
+    assert row["spans"] == [{"start": start, "end": start + len(RUN)}]
+    assert row["rule"] == "ngram: benchmark/bees-4"
+
+
+@pytest.mark.slow
+def test_a_run_counts_documents_of_all_files_and_edited_equals_fresh(tmp_path: Path) -> None:
+    lab = Lab(tmp_path, Path("no tokenizer"))
+    far = f"{'x ' * 300}{ITEM} {'y ' * 300}"
+    lab.write("web0.jsonl", [{"id": str(num), "text": far} for num in range(6)])
+    lab.write("books.jsonl", [{"id": f"b{num}", "text": far} for num in range(5)])
+    benchmark = write(tmp_path / "b.jsonl", [{"id": "bees", "question": ITEM, "answer": "ok"}])
+    common = {"decontaminate_ngrams": {"benchmarks": {"b": benchmark}}}
+    llama = {"decontaminate_ngrams": {"benchmarks": {"b": benchmark}, "rule": "llama3"}}
+    lab.pipeline |= {"stages": [common, llama], "documents": True}
+    lab.run()
+    assert kept(lab) == set()  # a phrase to GPT-3, a contaminated item to Llama 3
+    report = contamination_report(RunDirectory.open(str(lab.out)))
+    assert report.contaminated == {"b": (1, 1)}
+    (item,) = report.items
+    assert (item.item, item.documents, item.rules) == ("b/bees", 11, {"ngram": 11})
+    shown = CliRunner().invoke(command, [str(lab.out)]).output
+    assert "b: 1 of 1 items are contaminated (100.0%)" in shown
+
+    lab.write("books.jsonl", [{"id": f"b{num}", "text": far} for num in range(4)])
+    lab.run()
+    edited = tree(lab.out)
+    assert kept(lab) == {*map(str, range(6)), *(f"b{num}" for num in range(4))}
+    shutil.rmtree(lab.out)
+    lab.run()
+    assert tree(lab.out) == edited
+    lab.cli("verify", str(lab.out))
+
+
+def kept(lab: Lab) -> set[str]:
+    """Return the ids of the documents that stay."""
+    paths = (lab.out / "documents").glob("*.parquet")
+    return {name for path in paths for name in pq.read_table(path)["id"].to_pylist()}
+
+
+def test_a_run_that_is_shorter_than_its_ngrams_is_refused() -> None:
+    with pytest.raises(ValueError, match="min_words: 4 is below ngram 5"):
+        DecontaminateNgrams(benchmarks="sample_data/benchmark.jsonl", rule="chunks", min_words=4)
