@@ -315,7 +315,7 @@ def language_ratio(texts: pa.ChunkedArray) -> float:
         began = time.process_time()
         model.predict(few)
         taken.append(time.process_time() - began)
-    return fasttext_speed.official(EMBEDDED_PATH, few, None)[2] / min(taken)
+    return fasttext_speed.official(EMBEDDED_PATH, few)[2] / min(taken)
 
 
 def loader_ratio(folder: Path) -> float:

@@ -5,7 +5,9 @@
 
 Texts come first (texts.py; translations.py tells what packages are), then training, in one thread,
 quantization and calibration (calibrate.py), then the models of neighbours (neighbours.py). The same
-packages give the same files, byte for byte; with `--lines 20000` two runs show it in a minute.
+packages give the same files, byte for byte; with `--lines 20000` two runs show it in a minute. Those
+of the shipped model are in packages.sha256; Debian replaces Firefox's with each release; the old are
+at snapshot.debian.org.
 """
 
 from __future__ import annotations
@@ -27,6 +29,15 @@ SETTINGS = ClassifierSettings(
 )
 
 
+def check_packages(packages: Path) -> None:
+    """Print which packages are not those that the shipped model was made from."""
+    for line in Path(__file__).with_name("packages.sha256").read_text().splitlines():
+        digest, name = line.split()
+        path = packages / name
+        if not path.exists() or hashlib.sha256(path.read_bytes()).hexdigest() != digest:
+            print(f"{path}: not the file of packages.sha256. The model will be another one.")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("out", type=Path)
@@ -35,6 +46,7 @@ def main() -> None:
     given = parser.parse_args()
     here = Path(__file__).parent
     if not (given.out / "train.parquet").exists():
+        check_packages(given.packages)
         subprocess.run([sys.executable, here / "texts.py", given.out, given.packages], check=True)
     rows = pq.read_table(given.out / "train.parquet").to_pylist()
     random.Random(1).shuffle(rows)

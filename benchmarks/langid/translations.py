@@ -4,7 +4,7 @@
     apt-get download $(apt-cache search --names-only '^firefox-esr-l10n-' | cut -d' ' -f1 | grep -v all)
     apt-get download libreoffice-l10n-{nso,rw,st,tn,ts,xh,zu}   # languages that bench_multi lacks
     apt-get download libgtk-3-common libgtk2.0-common libglib2.0-data
-    pip download --no-deps django kolibri
+    pip download --no-deps django kolibri   # the versions of packages.sha256
 
 Firefox and LibreOffice (MPL 2.0) and Kolibri (MIT) are for training, Django (BSD) for the choice of
 settings and for calibration, GTK and GLib (LGPL 2.1) for judging alone. Messages that equal an

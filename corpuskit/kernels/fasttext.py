@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     Offsets = NDArray[np.int64]
     Rows = NDArray[np.int32]
     Floats = NDArray[np.float32]
+    Doubles = NDArray[np.float64]
 
 ROWS = 8192
 """Rows that are collected before they are added up: 32 KB, which stay in the fastest cache."""
@@ -699,6 +700,14 @@ HIERARCHICAL, SOFTMAX = 1, 3
 _SIGMOID_STEPS, _SIGMOID_MAX = 512, 8
 _TINY = 1e-5
 
+_LOG2_E = np.float32(1.44269504)
+_LN_2 = (np.float32(0.693359375), np.float32(-2.12194440e-4))
+"""ln 2 in two parts, the first of few bits."""
+_EXP = (
+    np.float32(1.9875691500e-4), np.float32(1.3981999507e-3), np.float32(8.3334519073e-3),
+    np.float32(4.1665795894e-2), np.float32(1.6666665459e-1), np.float32(5.0000001201e-1),
+)  # fmt: skip
+
 
 class Output(NamedTuple):
     """What turns the mean of a text's rows into scores.
@@ -843,25 +852,50 @@ def _by_tree(
 
 
 @kernel
-def _by_label(
-    mean: Floats, count: int, output: Output, most: int, scores: Floats, labels: Rows,
-    values: Floats,
-) -> int:  # fmt: skip
-    """Collect the best labels; return how many, -1 if a number is none."""
+def _best_of(values: Floats, most: int, scores: Floats, labels: Rows) -> int:
+    """Collect the best labels by their values; return how many."""
+    size, bar = 0, -1.0
+    for label in range(len(values)):
+        if values[label] < bar:
+            continue
+        score = _log(values[label])
+        if size < most or score >= scores[0]:
+            size = _offer(scores, labels, size, most, score, label)
+            if size == most:  # what is less by more than a rounding has a smaller logarithm
+                bar = math.exp(scores[0]) * (1 - 2e-6) - _TINY
+    return size
+
+
+@kernel
+def _fill_logits(mean: Floats, output: Output, values: Floats) -> np.float32:
+    """Fill in the logits of all labels, (L,); return the largest, NaN if one is no number."""
     dim, num_labels = output.matrix.shape
     values[:] = 0
     for column in range(dim):
         factor = mean[column]
         for label in range(num_labels):
             values[label] += output.matrix[column, label] * factor
-    most_value = np.float32(-np.inf)
+    most = np.float32(-np.inf)
     for label in range(num_labels):
         values[label] *= output.norms[label]
         if math.isnan(values[label]):
-            return -1
-        most_value = max(most_value, values[label])
+            return np.float32(np.nan)
+        most = max(most, values[label])
+    return most
+
+
+@kernel
+def _by_label(
+    mean: Floats, count: int, output: Output, most: int, scores: Floats, labels: Rows,
+    values: Floats,
+) -> int:  # fmt: skip
+    """Collect the best labels; return how many, -1 if a number is none."""
+    num_labels = len(output.norms)
+    most_value = _fill_logits(mean, output, values)
+    if math.isnan(most_value):
+        return -1
+    total = np.float32(0)
     if output.loss == SOFTMAX:
-        total = np.float32(0)
         scale = _scale(output.scales, count)  # 1 if there is no calibration: it changes no bit
         for label in range(num_labels):
             power = np.float32(np.float32(values[label] - most_value) * scale)
@@ -879,19 +913,22 @@ def _by_label(
             else:
                 step = np.float32(np.float32(value + np.float32(8)) * np.float32(512))
                 values[label] = output.sigmoid[int(step / np.float32(8) / np.float32(2))]
-    size = 0
-    for label in range(num_labels):
-        if math.isnan(values[label]):
-            return -1
-        score = _log(values[label])
-        if size < most or score >= scores[0]:
-            size = _offer(scores, labels, size, most, score, label)
-    return size
+    return -1 if math.isnan(total) else _best_of(values, most, scores, labels)
+
+
+@kernel
+def _write_best(heap: Floats, labels: Rows, size: int, ranks: Rows, scores: Doubles) -> None:
+    """Write the labels of a heap, best first."""
+    for left in range(size, 1, -1):
+        _pop(heap, labels, left)
+    for place in range(size):
+        ranks[place] = labels[place]
+        scores[place] = math.exp(heap[place])
 
 
 @kernel
 def best_labels(
-    hidden: Floats, counts: Offsets, output: Output, ranks: Rows, scores: NDArray[np.float64]
+    hidden: Floats, counts: Offsets, output: Output, ranks: Rows, scores: Doubles
 ) -> int:
     """Fill `ranks` and `scores` with the best labels of texts, best first, as far as there are any.
 
@@ -899,7 +936,8 @@ def best_labels(
 
     Args:
         hidden, counts: see `mean_rows`; a text without rows has no labels, nor has one of a single
-            row in a calibrated model.
+            row in a calibrated model: it is that of the word that ends a text, of which the
+            library makes labels, too.
         output: of the model.
         ranks, scores: (N, k).
 
@@ -910,7 +948,6 @@ def best_labels(
     num_labels = len(output.norms)
     heap, labels = np.empty(most + 1, np.float32), np.empty(most + 1, np.int32)
     nodes, values = np.empty(2 * num_labels, np.int32), np.empty(2 * num_labels, np.float32)
-    # A single row is that of the word that ends a text, of which the library makes labels, too.
     fewest = 2 if len(output.scales) > 1 else 1
     for row in range(num):
         if counts[row] < fewest:
@@ -922,12 +959,61 @@ def best_labels(
             size = _by_label(hidden[row], counts[row], *rest)
         if size < 0:
             return row
-        for left in range(size, 1, -1):
-            _pop(heap, labels, left)
-        for place in range(size):
-            ranks[row, place] = labels[place]
-            scores[row, place] = math.exp(heap[place])
+        _write_best(heap, labels, size, ranks[row], scores[row])
     return -1
+
+
+@inline
+def _exp(power: np.float32) -> np.float32:
+    """Return e to a power from -87 to 0, within 2e-7 of it: unlike math.exp, eight at a time.
+
+    Source: expf of Cephes.
+    """
+    power = max(power, np.float32(-87))
+    halvings = np.int32(np.float32(0.5) - power * _LOG2_E)
+    rest = power + np.float32(halvings) * _LN_2[0] + np.float32(halvings) * _LN_2[1]
+    value = (_EXP[0] * rest + _EXP[1]) * rest + _EXP[2]
+    value = ((value * rest + _EXP[3]) * rest + _EXP[4]) * rest + _EXP[5]
+    value = value * rest * rest + rest + np.float32(1)
+    return value * np.int32((127 - halvings) << 23).view(np.float32)
+
+
+@kernel
+def label_values(hidden: Floats, counts: Offsets, output: Output, values: Floats) -> bool:
+    """Fill in the share of each label, as `rank_values` takes it; return whether all are numbers.
+
+    O(N L dim). They are those of `best_labels` but for a rounding, in half the time.
+
+    Args:
+        hidden, counts, output: see `best_labels`; the loss is softmax.
+        values: (N, L), zeros; they stay so for a text of fewer than two rows.
+    """
+    for row in range(len(values)):
+        own = values[row]
+        if counts[row] < 2:
+            continue
+        most = _fill_logits(hidden[row], output, own)
+        if not math.isfinite(most):
+            return False
+        scale, total = _scale(output.scales, counts[row]), np.float32(0)
+        for label in range(len(own)):
+            own[label] = _exp((own[label] - most) * scale)
+        for label in range(len(own)):
+            total += own[label]
+        for label in range(len(own)):
+            own[label] /= total
+    return True
+
+
+@kernel
+def rank_values(values: Floats, counts: Offsets, ranks: Rows, scores: Doubles) -> None:
+    """Fill `ranks` and `scores`, (N, k), as `best_labels`, from what `label_values` filled in."""
+    most = ranks.shape[1]
+    heap, labels = np.empty(most + 1, np.float32), np.empty(most + 1, np.int32)
+    for row in range(len(values)):
+        if counts[row] > 1:
+            size = _best_of(values[row], most, heap, labels)
+            _write_best(heap, labels, size, ranks[row], scores[row])
 
 
 # ----------------------------------------------------------------------
@@ -1112,18 +1198,10 @@ def _is_prose(data: Bytes, begin: int, end: int) -> bool:
 @kernel
 def _odds(mean: Floats, output: Output, groups: Rows, group: int, values: Floats) -> np.float32:
     """Return the logarithm of the odds of the best label against the best of a group."""
-    dim, num_labels = output.matrix.shape
-    values[:] = 0
-    for column in range(dim):
-        factor = mean[column]
-        for label in range(num_labels):
-            values[label] += output.matrix[column, label] * factor
-    best = own = np.float32(-np.inf)
-    for label in range(num_labels):
-        value = values[label] * output.norms[label]
-        best = max(best, value)
+    best, own = _fill_logits(mean, output, values), np.float32(-np.inf)
+    for label in range(len(values)):
         if groups[label] == group:
-            own = max(own, value)
+            own = max(own, values[label])
     return best - own
 
 
@@ -1138,7 +1216,7 @@ def other_shares(
     output: Output,
     groups: Rows,
     best: Rows,
-) -> NDArray[np.float64]:
+) -> Doubles:
     """Return the share of each text's bytes that is clearly in another language, (N,).
 
     O(W L dim). Bytes are those of windows; neighbours are no other language, code is none.

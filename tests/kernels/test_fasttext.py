@@ -189,6 +189,36 @@ def test_the_best_labels_come_first(loss, num_labels, most):
             assert math.isclose(score, math.exp(other), rel_tol=1e-4)
 
 
+def test_values_of_a_calibrated_model_are_those_of_numpy_and_rank_as_the_librarys():
+    rng = np.random.default_rng(1)
+    hidden = rng.normal(size=(30, 5)).astype(np.float32) * np.float32(30)
+    matrix = np.ascontiguousarray(rng.normal(size=(157, 5)).astype(np.float32).T)
+    none, scales = np.zeros(0, np.int32), np.array([0.25, 0.5, 2.0], np.float32)
+    norms = rng.uniform(0.5, 2, 157).astype(np.float32)
+    output = kernels.Output(
+        kernels.SOFTMAX, matrix, norms, none, none, kernels.sigmoid_table(), scales
+    )
+    counts = rng.integers(2, 40, 30)
+    counts[3] = 1
+    values = np.zeros((30, 157), np.float32)
+    assert kernels.label_values(hidden, counts, output, values)
+    logits = (hidden.astype(np.float64) @ matrix) * norms
+    logits *= np.interp(np.log2(counts) - 2, range(3), scales)[:, None]
+    powers = np.exp(logits - logits.max(axis=1, keepdims=True))
+    expected = powers / powers.sum(axis=1, keepdims=True)
+    expected[3] = 0
+    assert values == pytest.approx(expected, rel=1e-4, abs=1e-30)
+    ranks, scores = np.full((30, 4), -1, np.int32), np.zeros((30, 4))
+    others = ranks.copy(), scores.copy()
+    kernels.rank_values(values, counts, ranks, scores)
+    assert kernels.best_labels(hidden, counts, output, *others) == -1
+    assert (ranks == others[0])[scores > 2e-5].all()
+    assert (ranks[3] == -1).all()
+    assert scores == pytest.approx(others[1], rel=1e-4)
+    hidden[7, 2] = np.inf
+    assert not kernels.label_values(hidden, counts, output, values)
+
+
 @pytest.mark.parametrize("loss", [1, 3, 4])
 def test_weights_that_are_no_numbers_are_noticed(loss):
     matrix = np.full((3, 3), np.nan, np.float32)

@@ -97,7 +97,7 @@ class Official:
         if rows < 2:
             return (), np.zeros(0)
         total = sum((part for part, _ in sums), self._mean(""))
-        scores = self._softmax(total / rows, rows) + 1e-5  # which the library adds to a chance, too
+        scores = self._softmax(total / rows, rows)
         best = self.labels[scores.argmax()].removeprefix(PREFIX)
         group = next((group for group in self._groups if best in group.labels), None)
         families = np.arange(len(self.labels))
@@ -109,6 +109,7 @@ class Official:
                 start = text.encode()[:NEAR_BYTES].decode("utf-8", "ignore")
                 logits = group.logits(utf8(pa.array([start], pa.large_string())))
                 scores[places] = own.sum() * group.card.probabilities(np.log(own) + logits)[0]
+        scores += 1e-5  # which the library adds, too
         order = np.argsort(-scores, kind="stable")
         family = families == families[order[0]]
         other = sum(

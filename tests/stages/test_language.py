@@ -96,7 +96,8 @@ def test_two_sentences_of_two_languages_are_mixed_too():
 
 
 def test_neighbours_are_no_other_language():
-    text = f"{prose('en', 1000)} {prose('de', 1000)}"
+    text = f"{prose('en', 1400)} {prose('de', 600)}"
+    assert Language().apply(view([text])).columns["score"][0].as_py() < 0.8
     model = open_model(EMBEDDED_PATH)
     model._by_windows = LanguageModel(EMBEDDED_PATH, model._model, model.labels)
     model._by_windows._families[:] = 0

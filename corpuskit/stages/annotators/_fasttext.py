@@ -204,7 +204,8 @@ class FastTextModel(TextClassifier):
         if self.card.shifts:
             return super()._predict(begins, ends, data, ranks, scores)
         model = self._model
-        if len(model.output.scales) > 1 and model.features.word_ngrams == 1:
+        is_calibrated = len(model.output.scales) > 1 and model.output.loss == SOFTMAX
+        if is_calibrated and model.features.word_ngrams == 1:
             if self._by_windows is None:
                 self._by_windows = LanguageModel(self.path, model, self.labels)
             is_right = self._by_windows.predict(begins, ends, data, ranks, scores)

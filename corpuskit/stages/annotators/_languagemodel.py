@@ -19,10 +19,11 @@ import numpy as np
 
 from corpuskit.errors import DataError
 from corpuskit.kernels.fasttext import (
-    best_labels,
     cut_windows,
     join_windows,
+    label_values,
     other_shares,
+    rank_values,
     scratch,
     sum_scratch,
     sum_windows,
@@ -115,55 +116,44 @@ class LanguageModel:
         hidden = np.zeros((len(begins), model.stride), np.float32)
         nums = np.zeros(len(begins), np.int64)
         join_windows(firsts, sums, counts, last, hidden, nums)
-        means = hidden[:, : model.dim]
-        if best_labels(means, nums, model.output, ranks, scores) >= 0:
+        values = np.zeros((len(begins), len(self._group_of)), np.float32)
+        if not label_values(hidden[:, : model.dim], nums, model.output, values):
             return False
+        best = values.argmax(axis=1)
         for group, near in enumerate(self._groups):
-            asked = np.flatnonzero((ranks[:, 0] >= 0) & (self._group_of[ranks[:, 0]] == group))
-            self._divide(near, asked, begins, ends, data, means, nums, ranks, scores)
-        best = np.ascontiguousarray(ranks[:, 0])
-        some = sums[:, : model.dim]
+            _divide(near, np.flatnonzero(self._group_of[best] == group), begins, ends, data, values)
+        rank_values(values, nums, ranks, scores)
+        some, best = sums[:, : model.dim], np.ascontiguousarray(ranks[:, 0])
         rest = (some, counts, model.output, self._families, best)
         most = 1 - other_shares(firsts, starts, stops, data, *rest)
         top = np.maximum(scores[:, 0], 1e-9)
         scores *= (np.minimum(top, most) / top)[:, np.newaxis]
         return True
 
-    def _divide(
-        self,
-        near: Neighbours,
-        asked: Offsets,
-        begins: Offsets,
-        ends: Offsets,
-        data: Bytes,
-        means: NDArray[np.float32],
-        nums: Offsets,
-        ranks: Ranks,
-        scores: Doubles,
-    ) -> None:
-        """Divide the score of a group among its labels, for the texts `asked` of."""
-        labels, output = len(self._group_of), self._model.output
-        places = np.zeros((len(asked), labels), np.int32)
-        values = np.zeros((len(asked), labels))
-        best_labels(np.ascontiguousarray(means[asked]), nums[asked], output, places, values)
-        chances = np.zeros((len(asked), labels))
-        np.put_along_axis(chances, places, values, axis=1)
-        own = chances[:, near.ranks]
-        in_question = own.max(axis=1) < (1 - IN_QUESTION) * own.sum(axis=1)
-        asked, chances, own = asked[in_question], chances[in_question], own[in_question]
-        card, limits = near.weights.card, _beginnings(begins[asked], ends[asked], data)
-        rows = count_texts(*normalize(begins[asked], limits, data, card.modes), near.weights.grams)
-        logits, _ = near.weights.logits(rows)
-        total = own.sum(axis=1, keepdims=True)
-        chances[:, near.ranks] = total * card.probabilities(np.log(np.maximum(own, 1e-30)) + logits)
-        order = np.argsort(-chances, axis=1, kind="stable")[:, : ranks.shape[1]]
-        ranks[asked, : order.shape[1]] = order
-        scores[asked, : order.shape[1]] = np.take_along_axis(chances, order, axis=1)
+
+def _divide(
+    near: Neighbours,
+    asked: Offsets,
+    begins: Offsets,
+    ends: Offsets,
+    data: Bytes,
+    values: NDArray[np.float32],
+) -> None:
+    """Divide what a group scores among its labels, for the texts `asked` of."""
+    own = values[asked[:, np.newaxis], near.ranks].astype(np.float64)
+    in_question = own.max(axis=1, initial=0) < (1 - IN_QUESTION) * own.sum(axis=1)
+    asked, own = asked[in_question], own[in_question]
+    card, limits = near.weights.card, _beginnings(begins[asked], ends[asked], data)
+    rows = count_texts(*normalize(begins[asked], limits, data, card.modes), near.weights.grams)
+    logits, _ = near.weights.logits(rows)
+    shares = card.probabilities(np.log(np.maximum(own, 1e-30)) + logits)
+    values[asked[:, np.newaxis], near.ranks] = own.sum(axis=1, keepdims=True) * shares
 
 
 def _beginnings(begins: Offsets, ends: Offsets, data: Bytes) -> Offsets:
     """Return where the first NEAR_BYTES of texts end, cut back to a whole character."""
     limits = np.minimum(ends, begins + NEAR_BYTES)
-    for _ in range(3):
-        limits -= (limits < ends) & (data[np.minimum(limits, len(data) - 1)] & 0xC0 == 0x80)
+    if (cut := np.flatnonzero(limits < ends)).size:
+        for _ in range(3):
+            limits[cut] -= data[limits[cut]] & 0xC0 == 0x80
     return limits
