@@ -1,17 +1,18 @@
-"""A tiny run directory with learnable text, and ranks forked from the test process."""
+"""A tiny run directory with learnable text, and ranks to train on it."""
 
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import functools
 import itertools
 import json
 import multiprocessing
 import os
 import queue
+import signal
 import time
 import traceback
-import warnings
 from typing import TYPE_CHECKING, Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: ranks of one box fight over cores
@@ -174,42 +175,50 @@ def settings(settings_for: Callable[..., TrainSettings], tmp_path: Path) -> Call
 
 @pytest.fixture(scope="session")
 def start_ranks(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Ranks]:
-    """Start a function in forked ranks of one gloo group.
+    """Start a function in ranks of one gloo group, each a process of its own.
 
-    Forking costs a third of spawning, torch being imported already. No rank shuts its interpreter
-    down in the ordinary way: gloo's threads abort some that do.
+    A server that has imported torch forks them: a spawned rank would import it for 3 s. The test
+    process itself does not fork, because its threads may hold locks at that moment: such a rank
+    once waited for 1,500 s. No rank shuts its interpreter down in the ordinary way: gloo's threads
+    abort some that do.
     """
     folder = tmp_path_factory.mktemp("ranks")
     numbers = itertools.count()
 
     def start(world_size: int, work: Callable[..., Any], *args: Any, group: bool = True) -> Ranks:
-        meeting = folder / str(next(numbers)) if group else None
-        return Ranks(world_size, meeting, work, args)
+        return Ranks(world_size, folder / str(next(numbers)), group, work, args)
 
     return start
 
 
 @pytest.fixture(scope="session")
 def run_ranks(start_ranks: Callable[..., Ranks]) -> Callable[..., list[Any]]:
-    """Call a function in forked ranks; return what it returned, rank by rank."""
+    """Call a function in ranks; return what it returned, rank by rank."""
     return lambda *args, **options: start_ranks(*args, **options).answers()
 
 
 class Ranks:
-    """Forked ranks at work."""
+    """Processes at work on one function."""
 
-    def __init__(self, world_size: int, meeting: Path | None, work: Any, args: Any) -> None:
-        context = multiprocessing.get_context("fork")
+    def __init__(
+        self, world_size: int, folder: Path, has_group: bool, work: Any, args: Any
+    ) -> None:
+        folder.mkdir()
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(["corpuskit.train.loop", "tests.train.conftest"])
         self._queue = context.Queue()
+        self._folder = folder
+        meeting = folder / "meeting" if has_group else None
+        environ = dict(os.environ)  # of this test, not of the one that started the server
         self.processes = [
-            context.Process(target=_rank, args=(r, world_size, meeting, self._queue, work, args))
-            for r in range(world_size)
+            context.Process(
+                target=_rank,
+                args=(rank, world_size, folder, meeting, environ, self._queue, work, args),
+            )
+            for rank in range(world_size)
         ]
-        with warnings.catch_warnings():
-            # From 3.12 on Python warns of forking beside threads; ours are Arrow's, which allow it.
-            warnings.simplefilter("ignore", DeprecationWarning)
-            for process in self.processes:
-                process.start()
+        for process in self.processes:
+            process.start()
 
     def answers(self) -> list[Any]:
         """Wait; return each rank's answer, and fail with the traceback of a rank that failed."""
@@ -223,7 +232,8 @@ class Ranks:
         found: dict[int, Any] = {}
         deadline = time.monotonic() + HANG_SECONDS
         while len(found) < len(self.processes):
-            assert time.monotonic() < deadline, f"only ranks {sorted(found)} have answered"
+            if time.monotonic() > deadline:
+                pytest.fail(f"only ranks {sorted(found)} have answered\n{self._stacks()}")
             with contextlib.suppress(queue.Empty):
                 rank, answer = self._queue.get(timeout=0.2)
                 found[rank] = answer
@@ -234,6 +244,14 @@ class Ranks:
         for process in self.processes:
             process.join(HANG_SECONDS)
         return [found[rank] for rank in range(len(self.processes))]
+
+    def _stacks(self) -> str:
+        """Return where each rank is."""
+        for process in self.processes:
+            with contextlib.suppress(ProcessLookupError):  # it has answered and is gone
+                os.kill(process.pid, signal.SIGUSR1)
+        time.sleep(1)
+        return "\n".join(path.read_text() for path in sorted(self._folder.glob("*.stacks")))
 
     def kill(self) -> None:
         """Kill all ranks at once."""
@@ -250,17 +268,22 @@ class _Failure(str):
 
 
 def _rank(
-    rank: int, world_size: int, meeting: Path | None, answers: Any, work: Any, args: Any
-) -> None:
-    try:
-        if meeting:
-            dist.init_process_group(
-                "gloo", init_method=f"file://{meeting}", rank=rank, world_size=world_size
-            )
-        answer = work(*args)
-    except BaseException:  # noqa: BLE001  the parent raises it
-        answer = _Failure(traceback.format_exc())
-    answers.put((rank, answer))
-    answers.close()
-    answers.join_thread()
-    os._exit(0)
+    rank: int, world_size: int, folder: Path, meeting: Path | None, environ: dict[str, str],
+    answers: Any, work: Any, args: Any,
+) -> None:  # fmt: skip
+    os.environ.clear()
+    os.environ.update(environ)
+    with (folder / f"{rank}.stacks").open("w") as stacks:
+        faulthandler.register(signal.SIGUSR1, file=stacks)
+        try:
+            if meeting:
+                dist.init_process_group(
+                    "gloo", init_method=f"file://{meeting}", rank=rank, world_size=world_size
+                )
+            answer = work(*args)
+        except BaseException:  # noqa: BLE001  the parent raises it
+            answer = _Failure(traceback.format_exc())
+        answers.put((rank, answer))
+        answers.close()
+        answers.join_thread()
+        os._exit(0)

@@ -74,7 +74,8 @@ def test_a_torn_heartbeat_is_left_out(tmp_path: Path) -> None:
 def test_a_rank_without_a_sign_of_life_tells_all_stacks_and_ends(
     start_ranks: Any, tmp_path: Path
 ) -> None:
-    (process,) = start_ranks(1, _hang, tmp_path, time.sleep, group=False).processes
+    ranks = start_ranks(1, _hang, tmp_path, time.sleep, group=False)
+    (process,) = ranks.processes
     process.join(60)
     assert process.exitcode == 78
     told = (tmp_path / "stderr").read_text()
@@ -93,12 +94,16 @@ def test_a_rank_without_a_sign_of_life_tells_all_stacks_and_ends(
 def test_a_call_that_keeps_the_interpreters_lock_is_ended_too(
     start_ranks: Any, tmp_path: Path
 ) -> None:
-    sleep = ctypes.PyDLL(None).sleep  # PyDLL keeps the lock
-    (process,) = start_ranks(1, _hang, tmp_path, sleep, group=False).processes
+    ranks = start_ranks(1, _hang, tmp_path, _keep_the_lock, group=False)
+    (process,) = ranks.processes
     process.join(60)
     assert process.exitcode == 1
     assert "in _hang_here" in (tmp_path / "heartbeats" / "rank-00002.stacks").read_text()
     assert read_endings(tmp_path) == {}
+
+
+def _keep_the_lock(seconds: int) -> None:
+    ctypes.PyDLL(None).sleep(seconds)  # PyDLL keeps the interpreter's lock
 
 
 def _hang(output: Path, sleep: Any) -> None:
