@@ -1,7 +1,7 @@
 """Main text out of HTML: how much of it comes, how much else, and what it costs.
 
     python benchmarks/accuracy/extraction.py [--peers PYTHON] [--only NAME ...]
-        [--judging] [--manuals DIRECTORY]
+        [--judging] [--kinds] [--manuals DIRECTORY]
 
 Reads `html/trafilatura_eval.parquet` (450 pages; for each, segments of the main text that must be
 there and segments of the rest that must not) and `html/mozilla_readability.parquet` (130 pages with
@@ -9,7 +9,8 @@ the text that Firefox's reader view gives) under `CORPUSKIT_SHARED_DATA`. Every 
 same decoded pages and runs in a process of its own. `--peers`: a Python with readability-lxml,
 jusText, inscriptis and boilerpy3, for the rows of those.
 
-`--judging`: only the quarter of the sites on which nothing was chosen. `--manuals`: a directory with
+`--judging`: only the quarter of the sites on which nothing was chosen. `--kinds`: the segments of
+forum, product and wiki pages, chosen by their addresses from all sites. `--manuals`: a directory with
 the Debian packages of MANUALS unpacked; words against the text of the element that a manual's
 template names for it.
 """
@@ -126,6 +127,16 @@ EXTRACTORS: dict[str, tuple[Callable[[], Callable[[str], str | None]], bool]] = 
 """Name -> how it is opened, and whether it is a peer's."""
 
 
+COMPARED = ("resiliparse", "mixed", "trafilatura")
+
+KINDS = {
+    "forum": r"forumieren\.com|reddit\.com/r/|/forum/|//foren\.|pocketpc\.ch|/user-deals/",
+    "product": r"toralin|//shop\.|/products?/|/produkte?/|/produkt_|zooroyal|lavazza|ebrosia|induux"
+    r"|/downloads/Best|villacc|/ferienhaus/|/blockhaus|welpenkaufen24",
+    "wiki": r"//wiki\.|wikipedia|wikidot|baike",
+}
+"""Kind -> what its addresses hold."""
+
 MANUALS = {
     "Sphinx, python3.11-doc": ("python3.11/html/**/*.html", '//div[@role="main"]'),
     "AsciiDoc, git-doc": ("git-doc/**/*.html", '//div[@id="content"]'),
@@ -156,9 +167,8 @@ def score_manuals(folder: Path) -> None:
     """Print the mean word F1 of each extractor on pages of each generator."""
     import lxml.html
 
-    names = ("resiliparse", "mixed", "trafilatura")
-    extractors = {name: EXTRACTORS[name][0]() for name in names}
-    print("| manual | " + " | ".join(names) + " |\n|---" + "|---:" * len(names) + "|")
+    extractors = {name: EXTRACTORS[name][0]() for name in COMPARED}
+    print("| manual | " + " | ".join(COMPARED) + " |\n|---" + "|---:" * len(COMPARED) + "|")
     every: list[list[float]] = []
     for manual, (pattern, place) in MANUALS.items():
         paths = [path for path in folder.glob(f"usr/share/doc/{pattern}") if path.is_file()]
@@ -176,6 +186,29 @@ def score_manuals(folder: Path) -> None:
         every += rows
         _print_means(manual, rows)
     _print_means("all", every)
+
+
+def score_kinds(rows: list[dict]) -> None:
+    """Print F1 of segments, its interval and the wrong segments by kind of page."""
+    sys.path.insert(0, str(ROOT))
+    from corpuskit.stages.sources._extract_worker import decode_page
+
+    extractors = {name: EXTRACTORS[name][0]() for name in COMPARED}
+    print(
+        "| kind | extractor | F1 (95 % interval) | wrongly taken | missing |\n|---|---|---:|---:|---:|"
+    )
+    for kind, pattern in KINDS.items():
+        chosen = [row for row in rows if re.search(pattern, row["url"])]
+        for name, extract in extractors.items():
+            texts = [extract(decode_page(row["html"], "")) or "" for row in chosen]
+            counts = sum(
+                (counts_of(*one) for one in zip(texts, chosen, strict=True)), collections.Counter()
+            )
+            low, high = f1_interval(texts, chosen)
+            print(
+                f"| {kind} ({len(chosen)}) | {name} | {segments(texts, chosen)['f1']:.3f} "
+                f"({low:.3f}-{high:.3f}) | {counts['fp']} | {counts['fn']} |"
+            )
 
 
 def _print_means(name: str, rows: list[list[float]]) -> None:
@@ -264,6 +297,7 @@ def main() -> None:
     parser.add_argument("--peers", default="", help="Python that has the peers")
     parser.add_argument("--only", nargs="*", default=[], help="names of extractors")
     parser.add_argument("--judging", action="store_true", help="only sites that judge")
+    parser.add_argument("--kinds", action="store_true", help="forum, product and wiki pages")
     parser.add_argument("--manuals", type=Path, help="directory of unpacked packages")
     parser.add_argument("--child", nargs=2, help=argparse.SUPPRESS)
     given = parser.parse_args()
@@ -278,6 +312,9 @@ def main() -> None:
 
     folder = Path(os.environ.get("CORPUSKIT_SHARED_DATA", ROOT.parent / "shared" / "data")) / "html"
     rows = pq.read_table(folder / "trafilatura_eval.parquet").to_pylist()
+    if given.kinds:
+        score_kinds(rows)
+        return
     reader = pq.read_table(folder / "mozilla_readability.parquet").to_pylist()
     if given.judging:
         rows = [row for row in rows if is_judged(row["url"])]
