@@ -367,7 +367,7 @@ def scan(
 
 
 @kernel
-def known_grams(hashes: Hashes, bitmap: Hashes, slots: Hashes, numbers: Places) -> Offsets:
+def known_grams(hashes: Uint64s, bitmap: Uint64s, slots: Uint64s, numbers: Int32s) -> Int64s:
     """Return which of some n-grams are known, as places among them, ascending: O(W).
 
     Args:

@@ -48,8 +48,8 @@ class CheckpointRange:
         self.folder = folder
         self.data = str(write_run(folder / "data"))
         for name, seed in (("stopped", 0), ("other", 1)):
-            Ranks(1, None, work, (self.settings(name, STOPPED, seed),)).answers()
-            Ranks(2, folder / f"meeting-{name}", save_by_two, (self.settings(name),)).answers()
+            Ranks(1, work, (self.settings(name, STOPPED, seed),), has_group=False).answers()
+            Ranks(2, save_by_two, (self.settings(name),)).answers()
         # From here on in this process.
         self.parallel = join(self.settings("stopped"))
         shutil.copytree(folder / "stopped", folder / "calm")

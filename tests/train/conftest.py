@@ -11,8 +11,10 @@ import multiprocessing
 import os
 import queue
 import signal
+import tempfile
 import time
 import traceback
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: ranks of one box fight over cores
@@ -31,7 +33,6 @@ from tests.patience import HANG_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
 torch.set_num_threads(1)
 
@@ -174,19 +175,11 @@ def settings(settings_for: Callable[..., TrainSettings], tmp_path: Path) -> Call
 
 
 @pytest.fixture(scope="session")
-def start_ranks(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Ranks]:
-    """Start a function in ranks of one gloo group, each a process of its own.
-
-    A server that has imported torch forks them: a spawned rank would import it for 3 s. The test
-    process itself does not fork, because its threads may hold locks at that moment: such a rank
-    once waited for 1,500 s. No rank shuts its interpreter down in the ordinary way: gloo's threads
-    abort some that do.
-    """
-    folder = tmp_path_factory.mktemp("ranks")
-    numbers = itertools.count()
+def start_ranks() -> Callable[..., Ranks]:
+    """Start a function in ranks."""
 
     def start(world_size: int, work: Callable[..., Any], *args: Any, group: bool = True) -> Ranks:
-        return Ranks(world_size, folder / str(next(numbers)), group, work, args)
+        return Ranks(world_size, work, args, has_group=group)
 
     return start
 
@@ -198,16 +191,22 @@ def run_ranks(start_ranks: Callable[..., Ranks]) -> Callable[..., list[Any]]:
 
 
 class Ranks:
-    """Processes at work on one function."""
+    """Processes at work on one function, by default the ranks of a gloo group.
+
+    A server that has imported torch forks them: a spawned rank would import it for 3 s. The test
+    process itself does not fork, because its threads may hold locks at that moment: such a rank
+    once waited for 1,500 s. No rank shuts its interpreter down in the ordinary way: gloo's threads
+    abort some that do.
+    """
 
     def __init__(
-        self, world_size: int, folder: Path, has_group: bool, work: Any, args: Any
+        self, world_size: int, work: Any, args: tuple[Any, ...], *, has_group: bool = True
     ) -> None:
-        folder.mkdir()
+        self._temporary = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
+        folder = self._folder = Path(self._temporary.name)
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(["corpuskit.train.loop", "tests.train.conftest"])
         self._queue = context.Queue()
-        self._folder = folder
         meeting = folder / "meeting" if has_group else None
         environ = dict(os.environ)  # of this test, not of the one that started the server
         self.processes = [

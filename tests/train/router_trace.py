@@ -99,7 +99,7 @@ def main() -> None:
         for number, (ranks, parallel) in enumerate(((args.ranks, args.parallel), (1, {}))):
             output = folder / f"run-{number}"
             settings = settings_of(data, output, parallel, EXPERTS, seed=args.seed)
-            answers = Ranks(ranks, folder / f"meet-{number}", work_and_trace, (settings,)).answers()
+            answers = Ranks(ranks, work_and_trace, (settings,)).answers()
             traces.append({key: value for answer in answers for key, value in answer.items()})
             losses.append([line["loss"] for line in lines_of(settings)])
         compare(*traces)

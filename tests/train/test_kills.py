@@ -10,7 +10,6 @@ import functools
 import json
 import multiprocessing
 import random
-import secrets
 import time
 import warnings
 from collections import Counter
@@ -107,14 +106,13 @@ class Calm:
 
 
 class Child:
-    """Forked ranks of which the first tells each step just before it may begin to save."""
+    """Ranks; the first tells each step just before it may begin to save."""
 
     def __init__(self, settings: TrainSettings) -> None:
         self._hear, say = multiprocessing.Pipe(duplex=False)
         sizes = settings.parallel
         ranks = sizes.pipeline * sizes.expert
-        meeting = Path(f"{settings.output}-ranks-{secrets.token_hex(4)}")
-        self._ranks = Ranks(ranks, meeting if ranks > 1 else None, _train, (settings, say))
+        self._ranks = Ranks(ranks, _train, (settings, say), has_group=ranks > 1)
         say.close()  # so that its end is heard
 
     def told(self) -> int | None:

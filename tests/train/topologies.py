@@ -210,7 +210,7 @@ def main() -> None:
         numbers = itertools.count()
 
         def start(ranks: int, function: Any, *args: Any) -> Ranks:
-            return Ranks(ranks, folder / f"meet-{next(numbers)}", function, args)
+            return Ranks(ranks, function, args)
 
         seed = EXPERT_SEED if args.experts else 0
         build = functools.partial(settings_of, data, experts=experts, seed=seed)
