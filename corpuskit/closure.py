@@ -143,8 +143,8 @@ def read(path: Path) -> SourceFile:
 
 # ---------------------------------------------------------------- what a file says
 
-_UNDECIDING = frozenset({"cost", "oracle", "examples"})
-"""Members of a stage that no run asks while it decides: an estimate, a test, a demonstration."""
+_UNDECIDING = frozenset({"cost", "text_speed", "oracle", "examples"})
+"""Members of a stage that no run asks while it decides: estimates, a test, a demonstration."""
 
 _FOR_CHECKERS = ("TYPE_CHECKING", "typing.TYPE_CHECKING")
 

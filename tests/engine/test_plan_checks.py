@@ -163,6 +163,11 @@ BAD_STAGES = {
         "docs.jsonl", "'ask'"),
     "decontaminate broken": (
         stages("decontaminate: {benchmarks: broken.json}"), "broken.json", "broken.json"),
+    "decontaminate_ngrams file": (
+        stages("decontaminate_ngrams: {benchmarks: none.jsonl}"), "none.jsonl", "none.jsonl"),
+    "decontaminate_ngrams words": (
+        stages("decontaminate_ngrams: {benchmarks: docs.jsonl, rule: chunks, min_words: 4}"),
+        "4}", "min_words: 4 is below ngram 5."),
     "exact_dedup source": (stages("exact_dedup: {prefer: [wbe]}"), "[wbe]", "'web'?"),
     "exact_dedup column": (stages("exact_dedup: {column: score}"), "score", "holds no strings"),
     "exact_dedup against": (stages("exact_dedup: {against: [nowhere]}"), "[nowhere]", "nowhere"),
