@@ -10,10 +10,12 @@ import json
 import multiprocessing
 import os
 import queue
+import shutil
 import signal
 import tempfile
 import time
 import traceback
+import weakref
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -202,8 +204,8 @@ class Ranks:
     def __init__(
         self, world_size: int, work: Any, args: tuple[Any, ...], *, has_group: bool = True
     ) -> None:
-        self._temporary = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
-        folder = self._folder = Path(self._temporary.name)
+        folder = self._folder = Path(tempfile.mkdtemp())
+        weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(["corpuskit.train.loop", "tests.train.conftest"])
         self._queue = context.Queue()
