@@ -162,6 +162,17 @@ def test_an_edit_of_a_helper_of_a_third_party_makes_results_again(third, tmp_pat
     assert kept() == 1
 
 
+def test_a_folder_without_init_in_a_package_that_nobody_imported(tmp_path, monkeypatch):
+    leaf = tmp_path / "outer" / "inner" / "leaf.py"
+    leaf.parent.mkdir(parents=True)
+    (tmp_path / "outer" / "__init__.py").touch()
+    leaf.touch()
+    stage = tmp_path / "mine.py"
+    stage.write_text("from outer.inner import leaf")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert leaf in closure.closure(stage)
+
+
 def test_imports_are_those_that_run(tmp_path):
     (tmp_path / "module.py").write_text(
         "import typing\n"

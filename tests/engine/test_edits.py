@@ -166,7 +166,9 @@ def test_code_counts_and_docstrings_do_not(copied):
     )
     stage = copied.source / "stages" / "filters" / "gopher_quality.py"
     stage.write_text(stage.read_text() + "\n# a comment\n")
-    edit(stage, "text_speed: ClassVar[float] = ", "text_speed: ClassVar[float] = 2 * ")  # an estimate
+    edit(
+        stage, "text_speed: ClassVar[float] = ", "text_speed: ClassVar[float] = 2 * "
+    )  # an estimate
     assert state() == "reuse"
     other = copied.source / "kernels" / "minhash.py"
     other.write_text(other.read_text() + "\nUNUSED = 1\n")
