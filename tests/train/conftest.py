@@ -9,13 +9,13 @@ import itertools
 import json
 import multiprocessing
 import os
-import queue
 import shutil
 import signal
 import tempfile
 import time
 import traceback
 import weakref
+from multiprocessing import connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +35,7 @@ from tests.patience import HANG_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from multiprocessing.connection import Connection
 
 torch.set_num_threads(1)
 
@@ -208,18 +209,17 @@ class Ranks:
         weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(["corpuskit.train.loop", "tests.train.conftest"])
-        self._queue = context.Queue()
         meeting = folder / "meeting" if has_group else None
         environ = dict(os.environ)  # of this test, not of the one that started the server
-        self.processes = [
-            context.Process(
-                target=_rank,
-                args=(rank, world_size, folder, meeting, environ, self._queue, work, args),
-            )
-            for rank in range(world_size)
-        ]
-        for process in self.processes:
-            process.start()
+        self.processes = []
+        self._pipes: dict[int, Connection] = {}
+        for rank in range(world_size):
+            # No queue: its locks have names in /dev/shm, where other tests look for what is left.
+            self._pipes[rank], say = context.Pipe(duplex=False)
+            given = (rank, world_size, folder, meeting, environ, say, work, args)
+            self.processes.append(context.Process(target=_rank, args=given))
+            self.processes[-1].start()
+            say.close()
 
     def answers(self) -> list[Any]:
         """Wait; return each rank's answer, and fail with the traceback of a rank that failed."""
@@ -235,13 +235,15 @@ class Ranks:
         while len(found) < len(self.processes):
             if time.monotonic() > deadline:
                 pytest.fail(f"only ranks {sorted(found)} have answered\n{self._stacks()}")
-            with contextlib.suppress(queue.Empty):
-                rank, answer = self._queue.get(timeout=0.2)
-                found[rank] = answer
-                if isinstance(answer, _Failure):
-                    pytest.fail(answer, pytrace=False)
-            dead = [r for r, p in enumerate(self.processes) if p.exitcode and r not in found]
-            assert not dead, f"ranks {dead} ended without an answer"
+            silent = {pipe: r for r, pipe in self._pipes.items() if r not in found}
+            for pipe in connection.wait(list(silent), timeout=0.2):
+                rank = silent[pipe]
+                try:
+                    found[rank] = pipe.recv()
+                except EOFError:
+                    pytest.fail(f"rank {rank} ended without an answer")
+                if isinstance(found[rank], _Failure):
+                    pytest.fail(found[rank], pytrace=False)
         for process in self.processes:
             process.join(HANG_SECONDS)
         return [found[rank] for rank in range(len(self.processes))]
@@ -270,7 +272,7 @@ class _Failure(str):
 
 def _rank(
     rank: int, world_size: int, folder: Path, meeting: Path | None, environ: dict[str, str],
-    answers: Any, work: Any, args: Any,
+    say: Connection, work: Any, args: Any,
 ) -> None:  # fmt: skip
     os.environ.clear()
     os.environ.update(environ)
@@ -284,7 +286,5 @@ def _rank(
             answer = work(*args)
         except BaseException:  # noqa: BLE001  the parent raises it
             answer = _Failure(traceback.format_exc())
-        answers.put((rank, answer))
-        answers.close()
-        answers.join_thread()
+        say.send(answer)
         os._exit(0)
