@@ -221,6 +221,17 @@ def test_an_item_that_the_run_holds_in_pieces_is_contaminated(tmp_path: Path) ->
     assert half.counters["judge"] == {"b/items": 1, "b/contaminated": 0}
 
 
+def test_a_contaminated_item_is_named_and_not_a_clean_one_with_the_same_words(
+    tmp_path: Path,
+) -> None:
+    words = ITEM.split()
+    clean = " ".join([*words[:8], *(f"other{num}" for num in range(20))])
+    items = [{"id": "clean", "question": clean}, {"id": "bees", "question": ITEM}]
+    stage = DecontaminateNgrams(benchmarks=write(tmp_path / "b.jsonl", items), rule="llama3")
+    decided = run_global(stage, [" ".join(words[:8]), " ".join(words[7:])])
+    assert [named.tolist() for named in decided.columns["items"]] == [["b/bees"], ["b/bees"]]
+
+
 def test_a_rule_that_looks_at_one_document_is_two_passes(tmp_path: Path) -> None:
     path = write(tmp_path / "b.jsonl", [{"question": ITEM}])
     for rule, num in (("janitor", 2), ("gpt3", 3), ("llama3", 3), ("chunks", 3)):

@@ -44,10 +44,11 @@ if TYPE_CHECKING:
     from corpuskit.stage import Known, PassContext, PassPlan, Volume
 
     Hits = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.uint64]]
+    Numbers = NDArray[np.int64]
 
 _HITS = pa.schema([("key", pa.int64()), ("word", pa.int64()), ("hash", pa.uint64())])
 _COUNTS = pa.schema([("hash", pa.uint64()), ("documents", pa.int64())])
-_DECIDED = pa.schema([("hash", pa.uint64())])
+_DECIDED = pa.schema([("hash", pa.uint64()), ("item", pa.int64())])
 
 _DEFAULTS: dict[NgramRule, tuple[int, int | None]] = {
     "gpt3": (13, 10), "janitor": (13, None), "llama3": (8, None), "chunks": (5, 1),
@@ -80,7 +81,8 @@ class DecontaminateNgrams(BenchmarkStage, GlobalStage):
       words in a row have drop the document. For use with `chunk_words: 0` there.
 
     Dropped and cut documents name up to 20 items in the ledger (`ngram: mmlu/virology_test/12`).
-    Adds `hits`, n-grams that count, and `items`. An n-gram leads to the first item that has it.
+    Adds `hits`, n-grams that count, and `items`. An n-gram leads to the first item that has it,
+    with `llama3` to the first contaminated one.
 
     Source: Brown et al. 2020 (GPT-3), appendix C; lm-evaluation-harness 0.4
     lm_eval/decontamination/janitor.py; Dubey et al. 2024 (Llama 3), section 5.1.4; Touvron et al.
@@ -180,23 +182,30 @@ class DecontaminateNgrams(BenchmarkStage, GlobalStage):
             places = np.searchsorted(index.hashes, numbers(rows.column("hash")))
             totals[places] += numbers(rows.column("documents"))
         counts = (totals > 0) & (totals <= (most or np.inf))
+        owners = index.owners
         if self.rule == "llama3":
             is_dirty = index.shares(index.hashes[counts]) >= self.min_share
             names = np.array([item.partition("/")[0] for item in index.items])
             for name in np.unique(names).tolist():
                 context.count(f"{name}{ITEMS}", int((names == name).sum()))
                 context.count(f"{name}{CONTAMINATED}", int(is_dirty[names == name].sum()))
-            grams = index.grams[np.repeat(is_dirty, np.diff(index.bounds))]
-            counts &= np.isin(index.hashes, grams)
-        context.write_shuffle("decided", {"hash": index.hashes[counts]}, is_sorted=True)
+            of_item = np.repeat(np.arange(len(is_dirty)), np.diff(index.bounds))
+            places = np.flatnonzero(is_dirty[of_item] & (index.grams > 0))
+            hashes, firsts = np.unique(index.grams[places], return_index=True)
+            at = np.searchsorted(index.hashes, hashes)
+            counts &= np.isin(np.arange(len(counts)), at)
+            owners = owners.copy()  # a clean item may have the words of a contaminated one
+            owners[at] = of_item[places[firsts]]
+        decided = {"hash": index.hashes[counts], "item": owners[counts]}
+        context.write_shuffle("decided", decided, is_sorted=True)
 
     def apply(self, context: PassContext) -> None:
         """Write the sidecar of this cell, and the ledger rows of what is dropped or cut."""
         keys, _ = context.part_keys()
-        hit_keys, words, hashes = self._hits(context)
+        hit_keys, words, owners = self._hits(context)
         rows = np.searchsorted(keys, hit_keys)
         keep, cuts = np.ones(len(keys), np.bool_), []
-        items = self._items(rows, hashes, len(keys))
+        items = self._items(rows, owners, len(keys))
         chosen, firsts = np.unique(hit_keys, return_index=True)
         lasts = np.append(firsts[1:], len(hit_keys))
         wanted = chosen if self.action == "remove" else chosen[:0]
@@ -227,24 +236,28 @@ class DecontaminateNgrams(BenchmarkStage, GlobalStage):
         lists = _lists(cuts, len(keys)) if cuts else None
         context.write_sidecar(keep, {"hits": hits, "items": items}, lists)
 
-    def _hits(self, context: PassContext) -> Hits:
-        """Return the matches of this cell that count: keys, words, hashes."""
+    def _hits(self, context: PassContext) -> tuple[Numbers, Numbers, Numbers]:
+        """Return the matches of this cell that count: keys, words, items."""
         number, parts = context.unit.number, context.parts("find/hits")
         mine = bisect.bisect_left(parts, number, key=lambda part: part.unit)
         if mine == len(parts) or parts[mine].unit != number:
-            return _no_hits()
+            return (np.empty(0, np.int64),) * 3
         rows = context.read_shuffle("find/hits", None, None, _HITS, (mine, mine + 1))
         keys, words, hashes = (numbers(rows.column(name)) for name in _HITS.names)
         if self._compares:
             decided = context.read_shuffle("judge/decided", None, None, _DECIDED)
-            counts = among(hashes, numbers(decided.column("hash")))
+            known, items = numbers(decided.column("hash")), numbers(decided.column("item"))
+            counts = among(hashes, known)
             keys, words, hashes = keys[counts], words[counts], hashes[counts]
+        else:
+            known, items = self._index().hashes, self._index().owners
+        owners = items[np.searchsorted(known, hashes)]
         if self.rule == "chunks":
             is_next = (np.diff(keys, prepend=-1) == 0) & (np.diff(words, prepend=-1) == 1)
             sizes = np.diff(np.append(np.flatnonzero(~is_next), len(keys)))
             counts = np.repeat(sizes > self.min_words - self._limits[0], sizes)
-            keys, words, hashes = keys[counts], words[counts], hashes[counts]
-        return keys, words, hashes
+            keys, words, owners = keys[counts], words[counts], owners[counts]
+        return keys, words, owners
 
     def _verdict(self, text: str, words: list[int]) -> tuple[str | None, int, float, Spans]:
         """Judge a document by the first words of the n-grams that count.
@@ -268,10 +281,9 @@ class DecontaminateNgrams(BenchmarkStage, GlobalStage):
         gone = [pair for pair in zip(edges[::2], edges[1::2], strict=True) if pair[0] < pair[1]]
         return None, len(words), np.nan, gone
 
-    def _items(self, rows: NDArray[np.int64], hashes: NDArray[np.uint64], num: int) -> pa.ListArray:
+    def _items(self, rows: Numbers, owners: Numbers, num: int) -> pa.ListArray:
         """Return the items that each of `num` documents has n-grams of, in order of the items."""
         index = self._index()
-        owners = index.owners[np.searchsorted(index.hashes, hashes)]
         rows, owners = np.divmod(np.unique(rows * len(index.items) + owners), len(index.items))
         is_named = np.arange(len(rows)) - np.searchsorted(rows, rows) < MAX_NAMED
         names = pa.array([index.items[one] for one in owners[is_named].tolist()], pa.string())
