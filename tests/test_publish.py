@@ -17,8 +17,6 @@ from corpuskit.integrations.jsonl import _lines, export_documents
 from corpuskit.storage import faults, open_store
 from tests.engine.conftest import Lab, corpus
 from tests.hub_server import HubServer
-from tests.storage.conftest import s3 as s3  # noqa: PLC0414 - fixtures
-from tests.storage.conftest import s3_server as s3_server  # noqa: PLC0414
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
