@@ -178,7 +178,10 @@ def test_trainings_that_take_much_of_other_corpora_are_warned_of(study):
     _, arguments, results = study
     assert [variant["same_inputs"] for variant in results["variants"]] == [True, False]
     outcome = CliRunner().invoke(group, ["ablate", *arguments, *SHORT])
-    assert "Trainings take 4" in outcome.stderr, "20K of 44K tokens"
+    # The size of the corpus depends on the texts that are at hand: it is read from the results.
+    share = results["sizes"]["tiny"]["epochs"]["b"]["web"]
+    assert 0.1 < share < 1
+    assert f"Trainings take {share:.0%} of a source of b:" in outcome.stderr
     results["sizes"]["tiny"]["epochs"]["b"] = {"web": 0.05}
     assert sampled_note(results, "tiny") == ""
     results["variants"][1]["same_inputs"] = True
