@@ -81,11 +81,16 @@ def spread(items: list[pytest.Item], num_workers: int) -> list[pytest.Item]:
     return [*ordered, *rest]
 
 
+def shared_folder() -> Path:
+    """Return where real data is looked for: it is not part of the project, and may be absent."""
+    folder = os.environ.get("CORPUSKIT_SHARED_DATA")
+    return Path(folder) if folder else ROOT.parent / "shared" / "data"
+
+
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
-    """The folder of real data, or skip: it is not part of the project."""
-    given = os.environ.get("CORPUSKIT_SHARED_DATA")
-    folder = Path(given) if given else ROOT.parent / "shared" / "data"
+    """The folder of real data, or skip."""
+    folder = shared_folder()
     if not (folder / "README.md").exists():
         pytest.skip(f"no real data at {folder}: set CORPUSKIT_SHARED_DATA")
     return folder

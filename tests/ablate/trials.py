@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import json
-import os
 import random
 from codecs import encode
 from pathlib import Path
@@ -20,7 +19,7 @@ from click.testing import CliRunner
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from corpuskit.cli.main import group
-from tests.conftest import ROOT
+from tests.conftest import ROOT, shared_folder
 
 MODEL = {"dim": 32, "layers": 1, "heads": 2, "kv_heads": 2, "ffn_dim": 96, "tied": False,
          "embedding_std": 0.5}  # fmt: skip
@@ -82,14 +81,14 @@ def read_texts(language: str = "eng") -> list[str]:
 
     Word order matters in prose. Manuals (the rest of bench_en) are half tables and listings.
     """
-    shared = os.environ.get("CORPUSKIT_SHARED_DATA")
-    if not shared:
+    shared = shared_folder()
+    if not shared.exists():
         pages = [path.read_text("utf-8") for path in sorted((ROOT / "docs").glob("*.md"))]
         return _passages(pages if language == "eng" else [encode(p, "rot13") for p in pages])
     folder = "bench_en" if language == "eng" else "bench_multi"
     # The last two files: settings of the trials were chosen on the first two of bench_en.
     texts = []
-    for path in sorted(Path(shared, folder).glob("*.parquet"))[-2:]:
+    for path in sorted((shared / folder).glob("*.parquet"))[-2:]:
         table = pq.read_table(path, columns=["text", "source"]).to_pydict()
         rows = zip(table["text"], table["source"], strict=True)
         texts += [text for text, source in rows if source == f"COST-ELTeC/ELTeC-{language}"]

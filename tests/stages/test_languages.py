@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-import os
 import runpy
 from pathlib import Path
 
@@ -93,12 +92,11 @@ def test_a_file_of_the_very_name_is_taken_first(folder):
     assert found(stage, [PROSE] * 2, ["de", "deu_Latn"]) == [None, reason]
 
 
-def test_the_table_has_each_label_of_the_model():
+@pytest.mark.real
+def test_the_table_has_each_label_of_the_model(shared_data):
     fasttext = pytest.importorskip("fasttext")
-    path = os.environ.get("CORPUSKIT_SHARED_DATA", "") + "/models/lid.176.ftz"
-    if not os.path.isfile(path):
-        pytest.skip("needs lid.176.ftz")
-    labels = {one.removeprefix("__label__") for one in fasttext.load_model(path).get_labels()}
+    model = fasttext.load_model(str(shared_data / "models" / "lid.176.ftz"))
+    labels = {label.removeprefix("__label__") for label in model.get_labels()}
     assert {label for label in labels if codes.full_name(label) is None} == set()
     assert len({codes.full_name(label) for label in labels}) == len(labels)
 
