@@ -146,14 +146,21 @@ def recipe_table(recipe: CorpusRecipe) -> Iterator[str]:
     yield from (f"## {recipe.full_name}", "", f"{recipe.title} {recipe.note}".rstrip(), "")
     yield from ("| | published | here | | why |", "|---|---|---|---|---|")
     for number, (step, stages) in enumerate(recipe.labelled, start=1):
-        lines = (f"`{stage_words(name, params)}`" for _, name, params in stages)
+        lines = (f"`{_shortened(name, params)}`" for _, name, params in stages)
         code = "<br>".join(lines).replace("|", "\\|")
         needs = (f"Needs `{parameter}`: {what}" for parameter, what in step.needs.items())
         why = " ".join([step.why, *needs]).strip().replace("|", "\\|")
-        link = f" ([{step.source}]({recipe.links[step.source]}))" if step.source else ""
+        linked = f"[{number}]({recipe.links[step.source]})" if step.source else str(number)
         published = step.step.replace("|", "\\|")
-        yield f"| {number} | {published}{link} | {code} | {step.match} | {why} |"
+        yield f"| {linked} | {published} | {code} | {step.match} | {why} |"
     yield ""
+
+
+def _shortened(name: str, params: dict[str, Any]) -> str:
+    """Return a stage with its first parameters: a cell with ten of them can't be read."""
+    if len(params) <= 5:
+        return stage_words(name, params)
+    return stage_words(name, dict(list(params.items())[:3])).removesuffix("}") + ", ...}"
 
 
 def room_table() -> str:
