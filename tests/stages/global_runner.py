@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 FIRST_KEY, KEY_STEP = 3 << 40, 7
 """Document i has key FIRST_KEY + KEY_STEP * i: no test passes that takes a key for a row."""
 
+CELL_STEP = 1 << 32
+"""Cell i has the number CELL_STEP * i, since those of real runs have up to 36 bits, with gaps."""
+
 
 @dataclasses.dataclass
 class Decided:
@@ -92,7 +95,7 @@ class GlobalRun(PassPlan):
         self.tables = [table.slice(p.start, p.stop - p.start) for p in pieces]
         self.alive = [keep[p] for p in pieces]
         self.units = [
-            Unit(number, first_source(t), key_of(p.start), key_of(p.stop - 1) + 1, len(t))
+            Unit(CELL_STEP * number, first_source(t), key_of(p.start), key_of(p.stop - 1) + 1, len(t))
             for number, (t, p) in enumerate(zip(self.tables, pieces, strict=True))
             if len(t)
         ]
@@ -128,7 +131,7 @@ class GlobalRun(PassPlan):
         texts = [
             text
             for unit, one in zip(self.units, read, strict=True)
-            for text in cut(self.tables[unit.number].column("text").to_pylist(), one.cuts)
+            for text in cut(self.tables[unit.number // CELL_STEP].column("text").to_pylist(), one.cuts)
         ]
         rows = [row for table in self.ledgers for row in table.to_pylist()]
         rows.sort(key=lambda row: row["doc_key"])
@@ -193,13 +196,13 @@ class Context(PassContext):
 
     def read(self, *columns: str, keys: NDArray[np.int64] | None = None) -> Iterator[View]:
         wanted = ["key", *(name for name in columns if name != "key")]
-        table = self.run.tables[self.unit.number].select(wanted)
-        table = table.filter(pa.array(self.run.alive[self.unit.number]))
+        table = self.run.tables[self.unit.number // CELL_STEP].select(wanted)
+        table = table.filter(pa.array(self.run.alive[self.unit.number // CELL_STEP]))
         for batch in table.combine_chunks().to_batches(max_chunksize=self.run.batch_docs):
             yield View(batch)
 
     def part_keys(self) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        number = self.unit.number
+        number = self.unit.number // CELL_STEP
         return self.run.tables[number].column("key").to_numpy(), self.run.alive[number]
 
     def write_sidecar(

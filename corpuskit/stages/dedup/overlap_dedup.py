@@ -156,12 +156,12 @@ class OverlapDedup(SegmentStage):
         first = first_of_group(hashes, hashes, priorities)
         later = np.flatnonzero(priorities[first] < priorities)
         context.count("seen_ngrams", len(later))
-        names = np.array([part.unit for part in parts], np.int64)[cells[later]]
-        units = names << 32 | numbers(rows.column("unit"))[later].astype(np.int64)
+        # Which cell, not its number: that has up to 36 bits.
+        units = cells[later].astype(np.int64) << 32 | numbers(rows.column("unit"))[later]
         units, which = np.unique(units, return_inverse=True)
         times = np.bincount(which, numbers(rows.column("times"))[later], len(units))
         columns = {
-            "cell": units >> 32,
+            "cell": np.array([part.unit for part in parts], np.int64)[units >> 32],
             "unit": (units & 0xFFFFFFFF).astype(np.uint32),
             "count": times.astype(np.int64),
         }
