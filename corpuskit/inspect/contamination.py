@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections import Counter, defaultdict
+from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 import pyarrow.compute as pc
@@ -99,8 +99,7 @@ def contamination_report(
         raise UsageError(f"{run.store.address} has no stage `decontaminate`.")
     by_item: dict[str, ItemHits] = {}
     phrases: dict[str, ItemHits] = {}
-    benchmarks: Counter[str] = Counter()
-    documents = 0
+    holders: defaultdict[str, set[int]] = defaultdict(set)  # "" of all, then by benchmark
     contaminated: dict[str, tuple[int, int]] = {}
     is_finished = False
     for phase, seal in sealed(run):
@@ -115,15 +114,16 @@ def contamination_report(
                 for item in items:
                     found = phrases if is_phrase else by_item
                     _count(found.setdefault(item, ItemHits(item)), hit, examples)
-                documents += not is_phrase
-                names = () if is_phrase else {item.partition("/")[0] for item in items}
-                benchmarks.update(names)
+                if not is_phrase:  # another stage may find something in the same document
+                    for name in ("", *(item.partition("/")[0] for item in items)):
+                        holders[name].add(hit.key)
     if not is_finished:
         raise UsageError(f"{labels[0]}: its phase is not finished. Run the pipeline first.")
     if benchmark is not None:
         _check_benchmark(benchmark, {item.partition("/")[0] for item in (*by_item, *phrases)})
+    num_documents = {name: len(keys) for name, keys in sorted(holders.items())}
     return Contamination(
-        documents, dict(sorted(benchmarks.items())), _ordered(by_item, benchmark),
+        num_documents.pop("", 0), num_documents, _ordered(by_item, benchmark),
         _ordered(phrases, benchmark), dict(sorted(contaminated.items())),
     )  # fmt: skip
 
@@ -175,6 +175,8 @@ def _hits(
     for part in seal.by_role("documents"):
         columns = ["key", "id", "source", *names]
         for batch in read_documents(run.at(part), columns):
+            if f"{label}.items" not in batch.schema.names:
+                break  # of a source to which the stage does not apply
             yield from _phrase_hits(batch, label)
             held = batch.filter(pc.greater(pc.list_value_length(batch.column(f"{label}.items")), 0))
             for row in held.to_pylist():
