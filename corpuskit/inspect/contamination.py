@@ -110,13 +110,11 @@ def contamination_report(
                     of = name.removesuffix(ITEMS)
                     contaminated[of] = (seal.counters.get(f"{of}{CONTAMINATED}", 0), num)
             for hit, items in _hits(run, phase, seal, label):
-                is_phrase = hit.action == "report"  # never beside other rules in a document
+                # A phrase is never beside other rules in a document.
+                found = phrases if hit.action == "report" else by_item
                 for item in items:
-                    found = phrases if is_phrase else by_item
                     _count(found.setdefault(item, ItemHits(item)), hit, examples)
-                if not is_phrase:  # another stage may find something in the same document
-                    for name in ("", *(item.partition("/")[0] for item in items)):
-                        holders[name].add(hit.key)
+                _hold(holders, hit, items)
     if not is_finished:
         raise UsageError(f"{labels[0]}: its phase is not finished. Run the pipeline first.")
     if benchmark is not None:
@@ -146,6 +144,13 @@ def _count(item: ItemHits, hit: Hit, examples: int) -> None:
     item.rules[rule] = item.rules.get(rule, 0) + 1
     if len(item.examples) < examples:
         item.examples.append(hit)
+
+
+def _hold(holders: defaultdict[str, set[int]], hit: Hit, items: list[str]) -> None:
+    """Note which document holds items: another stage may find something in it, too."""
+    if hit.action != "report":
+        for name in ("", *(item.partition("/")[0] for item in items)):
+            holders[name].add(hit.key)
 
 
 def _hits(

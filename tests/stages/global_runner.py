@@ -95,7 +95,9 @@ class GlobalRun(PassPlan):
         self.tables = [table.slice(p.start, p.stop - p.start) for p in pieces]
         self.alive = [keep[p] for p in pieces]
         self.units = [
-            Unit(CELL_STEP * number, first_source(t), key_of(p.start), key_of(p.stop - 1) + 1, len(t))
+            Unit(
+                CELL_STEP * number, first_source(t), key_of(p.start), key_of(p.stop - 1) + 1, len(t)
+            )
             for number, (t, p) in enumerate(zip(self.tables, pieces, strict=True))
             if len(t)
         ]
@@ -131,7 +133,9 @@ class GlobalRun(PassPlan):
         texts = [
             text
             for unit, one in zip(self.units, read, strict=True)
-            for text in cut(self.tables[unit.number // CELL_STEP].column("text").to_pylist(), one.cuts)
+            for text in cut(
+                self.tables[unit.number // CELL_STEP].column("text").to_pylist(), one.cuts
+            )
         ]
         rows = [row for table in self.ledgers for row in table.to_pylist()]
         rows.sort(key=lambda row: row["doc_key"])
