@@ -137,7 +137,9 @@ class Export:
         hold the piece of one more.
         """
         plan = self.packed.plan
-        documents = {e["name"]: int(e.get("documents", 0)) for e in plan.base.fields["sources"]}
+        added = [e for edit in plan.edits if edit.kind == "source" for e in edit.fields["sources"]]
+        entries = [*plan.base.fields["sources"], *added]
+        documents = {entry["name"]: int(entry.get("documents", 0)) for entry in entries}
         stored = {source.name: source.rows for source in plan.sources}
         stored[RUN], documents[RUN] = sum(stored.values()), sum(documents.values())
         total = spool = 0

@@ -175,6 +175,11 @@ def _new_names(
             f"edit source: the sources of {where} are {', '.join(stored)}. Give each of them at"
             f" most one name of its own (--as SOURCE=NAME), got {dict(rename)}."
         )
+    if wrong := [to for to in rename.values() if not to.replace("-", "_").isidentifier()]:
+        raise UsageError(
+            f"edit source: --as {wrong[0]!r}: a source's name must be made of letters, digits, -"
+            " and _. Exports name files after it."
+        )
     names = {source: to for source, to in names.items() if weights.get(to) and to not in ours}
     if not names:
         raise UsageError(

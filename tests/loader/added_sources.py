@@ -21,6 +21,7 @@ import numpy as np
 import pytest
 
 from corpuskit.errors import UsageError
+from corpuskit.integrations.export import Order, Request, export
 from corpuskit.loader import StreamingLoader, read_mix
 from corpuskit.loader.editing import add_sources, append, skip_rows, take_down
 from tests.loader.loader_runs import Shards, expected_order, part_of, write_plan, write_shards
@@ -105,6 +106,14 @@ def _compare(run: Path, planned: Path, chance: np.random.Generator) -> None:
             document = mine[0].documents[0]
             assert ours.occurrences(document.id) == theirs.occurrences(document.id)
             assert step in [o.step for o in ours.occurrences(document.key)]
+    for order in ("stored", "run"):
+        assert _exported(run, order) == _exported(planned, order)
+
+
+def _exported(run: Path, order: Order) -> dict[str, bytes]:
+    out = run.with_name(f"{run.name}-{order}")
+    export(str(run), str(out), Request(order=order))
+    return {path.name: path.read_bytes() for path in out.iterdir() if path.name != "export.json"}
 
 
 def _named(row: Any) -> tuple[Any, ...]:

@@ -42,6 +42,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("b", "--weight web2=1 --as web=web2", "the plan has rows of web of {}/b already"),
         ("b", "--weight c=1 --as cod=c", "the sources of {}/b are web, code. Give each of them at"),
         ("b", "--weight c=1 --as code=web", "the sources of {}/b are web, code. Give each of them"),
+        ("b", "--weight ../c=1 --as code=../c", "--as '../c': a source's name must be made of"),
         ("b", "--weight law=1 --weight code=1", "the plan has no source 'law'. It has web, code."),
         ("b", "--weight code=1 --rows 71", "the plan takes 71 rows of source 'code', which has 70"),
         ("whole", "--weight code=1", "whole/mix/plan.json: no such file. Give the directory of a"),
