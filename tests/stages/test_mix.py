@@ -234,6 +234,7 @@ def test_no_rows_at_all_are_an_error(byte_tokenizer, tmp_path):
         {"max_epochs": 0},
         {"max_epochs": {"web": -1}},
         {"max_epochs": "inf"},
+        {"max_epochs": 1e300},
         {"rows": 0},
         {"block_rows": 10},
         {"stages": []},
@@ -271,7 +272,7 @@ def test_impossible_parameters_are_refused_with_the_plan(params):
         ({"weights": {"web": 1}, "temperature": 2}, "it can't go with weights that are given"),
         ({"rows": 1, "tokens": 10}, "rows and tokens both give the length of the run"),
         ({"tokens": "10GB"}, "must be a number of tokens, as in 10_000_000, 500M or 1.5B"),
-        ({"max_epochs": {"web": 0}}, "that of 'web' must be a number above 0, got 0"),
+        ({"max_epochs": {"web": 0}}, "that of 'web' must be a number above 0, at most 1e9, got 0"),
         (
             {"stages": [{"name": "a", "ratio": 1, "weights": "unimax"}]},
             "stage 'a' has a ratio of a run of open length. Set tokens or rows of the run",

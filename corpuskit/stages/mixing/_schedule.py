@@ -335,20 +335,26 @@ def _check_budget(value: Any, check: Callable[[Any], Any]) -> Any:
     return check(value)
 
 
+MOST_EPOCHS = 1e9
+"""So that the rows of a run are counted in 63 bits."""
+
+
 def _check_epochs(value: Any, check: Callable[[Any], Any]) -> Any:
     """Say which of the caps is wrong."""
     if isinstance(value, dict):
         for name, cap in value.items():
             if not _is_cap(cap):
-                raise ValueError(f"that of {name!r} must be a number above 0, got {cap!r}.")
+                raise ValueError(
+                    f"that of {name!r} must be a number above 0, at most 1e9, got {cap!r}."
+                )
     elif value is not None and not _is_cap(value):
-        raise ValueError("must be a number above 0, or source -> number")
+        raise ValueError("must be a number above 0, at most 1e9, or source -> number")
     return check(value)
 
 
 def _is_cap(value: object) -> bool:
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return is_number and 0 < value < float("inf")  # type: ignore[operator]
+    return is_number and 0 < value <= MOST_EPOCHS  # type: ignore[operator]
 
 
 GivenWeights = dict[str, Annotated[int, Field(ge=1)]]
@@ -359,7 +365,7 @@ Budget = Annotated[
     Annotated[int, Field(ge=1)] | Annotated[str, Field(pattern=_BUDGET)] | None,
     WrapValidator(_check_budget),
 ]
-Cap = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Cap = Annotated[float, Field(gt=0, le=MOST_EPOCHS)]
 Epochs = Annotated[Cap | dict[str, Cap], WrapValidator(_check_epochs)]
 StageEpochs = Annotated[Cap | dict[str, Cap] | None, WrapValidator(_check_epochs)]
 Temperature = Annotated[float, Field(ge=1, le=1000)]
