@@ -14,6 +14,7 @@ from corpuskit import closure
 from corpuskit.closure import CARRIERS, PACKAGE
 from corpuskit.engine import registry
 from tests.conftest import ROOT
+from tests.patience import HANG_SECONDS
 
 # Each child imports one stage into an interpreter that has nothing of ours.
 LOADS = """
@@ -34,7 +35,7 @@ for name, module in json.loads(sys.argv[1]).items():
 def run_python(*arguments, cwd=ROOT, path=ROOT, code=0):
     done = subprocess.run(
         [sys.executable, *arguments], cwd=cwd, text=True, capture_output=True, check=False,
-        env={**os.environ, "PYTHONPATH": str(path), "NUMBA_DISABLE_JIT": "1"}, timeout=600,
+        env={**os.environ, "PYTHONPATH": str(path), "NUMBA_DISABLE_JIT": "1"}, timeout=HANG_SECONDS,
     )  # fmt: skip
     assert done.returncode == code, done.stdout[-3000:] + done.stderr[-3000:]
     return done.stdout

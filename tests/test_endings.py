@@ -11,6 +11,7 @@ import sys
 import pytest
 
 from tests.conftest import ROOT
+from tests.patience import HANG_SECONDS
 
 pytestmark = pytest.mark.slow
 PIPELINE = """
@@ -34,7 +35,7 @@ def shell(tmp_path):
         done = subprocess.run(
             ["bash", "-c", line.replace("corpuskit ", f"{COMMAND} ")], cwd=tmp_path, text=True,
             env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, check=False,
-            timeout=300,
+            timeout=HANG_SECONDS,
         )  # fmt: skip
         assert "Traceback" not in done.stdout + done.stderr
         return done.stdout, done.stderr

@@ -13,6 +13,8 @@ import termios
 import time
 from typing import TYPE_CHECKING
 
+from tests.patience import HANG_SECONDS
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
@@ -84,7 +86,7 @@ class Terminal:
     def type(self, keys: str) -> None:
         os.write(self._handle, keys.encode())
 
-    def wait_for(self, is_there: Callable[[str], bool], seconds: float = 60.0) -> bool:
+    def wait_for(self, is_there: Callable[[str], bool], seconds: float = HANG_SECONDS) -> bool:
         """Read until the text is as it should be; return whether that came to be."""
         end = time.monotonic() + seconds
         while not is_there(self.text) and time.monotonic() < end:
@@ -92,7 +94,7 @@ class Terminal:
                 break
         return is_there(self.text)
 
-    def ended(self, seconds: float = 120.0) -> int:
+    def ended(self, seconds: float = HANG_SECONDS) -> int:
         """Read to the end; return the exit code."""
         end = time.monotonic() + seconds
         while self._read(0.5):

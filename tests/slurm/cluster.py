@@ -231,7 +231,7 @@ PartitionName=urgent PriorityTier=2
         _kill(pid)
 
 
-def wait_until(is_true: Callable[[], object], what: str, seconds: float = 120) -> None:
+def wait_until(is_true: Callable[[], object], what: str, seconds: float = HANG_SECONDS) -> None:
     """Wait for a condition.
 
     Raises:

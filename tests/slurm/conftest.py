@@ -21,6 +21,7 @@ from corpuskit.engine.plan import read_plan
 from tests.engine import conftest as lab_fixtures
 from tests.engine.conftest import ROOT, Lab, checked, corpus, tree
 from tests.engine.here import command_line, forget_stages
+from tests.patience import HANG_SECONDS
 from tests.slurm.cluster import Cluster, missing, search_path, wait_until
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ class Gate(StreamingStage):
         gate = Path(os.environ["GATE"])
         if not (gate / "open").exists():
             (gate / f"held-{os.getpid()}").touch()
-        end = time.monotonic() + 180
+        end = time.monotonic() + 1500
         while not (gate / "open").exists():
             assert time.monotonic() < end, "nobody opened the gate"
             time.sleep(0.05)
@@ -214,7 +215,7 @@ class SlurmLab(Lab):
         """Return the jobs as `status` tells of them."""
         return self.facts()["jobs"]
 
-    def wait_until_closed(self, seconds: float = 240) -> None:
+    def wait_until_closed(self, seconds: float = HANG_SECONDS) -> None:
         """Wait for the closing job's last act; fail with the logs when nobody is left to do it."""
         jobs = self.out / "jobs.json"
         wait_until(lambda: not jobs.exists() or not self.cluster.jobs(), "the end", seconds)

@@ -66,7 +66,7 @@ class Training:
         return "".join(path.read_text() for path in sorted(self.folder.glob("train-*.log")))
 
     def wait(self) -> None:
-        wait_until(lambda: not self.cluster.jobs(), "the job has ended", 240)
+        wait_until(lambda: not self.cluster.jobs(), "the job has ended")
         assert self.steps() == 80, self.log()
 
 

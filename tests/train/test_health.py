@@ -28,7 +28,7 @@ from corpuskit.train.heartbeat import (
 )
 from corpuskit.train.watch import Speeds, StopSignals
 from corpuskit.train.watch import report_of as report
-from tests.patience import wait_until
+from tests.patience import HANG_SECONDS, wait_until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -76,7 +76,7 @@ def test_a_rank_without_a_sign_of_life_tells_all_stacks_and_ends(
 ) -> None:
     ranks = start_ranks(1, _hang, tmp_path, time.sleep, group=False)
     (process,) = ranks.processes
-    process.join(60)
+    process.join(HANG_SECONDS)
     assert process.exitcode == 78
     told = (tmp_path / "stderr").read_text()
     line = told.splitlines()[-1]
@@ -96,7 +96,7 @@ def test_a_call_that_keeps_the_interpreters_lock_is_ended_too(
 ) -> None:
     ranks = start_ranks(1, _hang, tmp_path, _keep_the_lock, group=False)
     (process,) = ranks.processes
-    process.join(60)
+    process.join(HANG_SECONDS)
     assert process.exitcode == 1
     assert "in _hang_here" in (tmp_path / "heartbeats" / "rank-00002.stacks").read_text()
     assert read_endings(tmp_path) == {}
@@ -177,7 +177,7 @@ def test_whoever_waits_for_a_dead_rank_ends_with_75(start_ranks: Any, tmp_path: 
         output = tmp_path / str(number)
         ranks = start_ranks(2, _lose_rank_1, output, wait)
         for process in ranks.processes:
-            process.join(60)
+            process.join(HANG_SECONDS)
         assert read_endings(output).keys() == {0}
         assert read_endings(output)[0].code == 75
         assert re.fullmatch(LOST + "[A-Z].* by peer.*", read_endings(output)[0].line)

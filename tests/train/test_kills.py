@@ -25,6 +25,7 @@ from corpuskit.train.loop import train
 from corpuskit.train.metrics import StepMetrics, TrainResult, Update
 from corpuskit.train.parallel import join
 from corpuskit.train.record import read_record
+from tests.patience import HANG_SECONDS
 from tests.train.conftest import Ranks
 
 if TYPE_CHECKING:
@@ -130,7 +131,7 @@ class Child:
         first = rng.choice(self._ranks.processes)
         first.kill()
         for process in self._ranks.processes:
-            process.join(20)
+            process.join(HANG_SECONDS)
         self._ranks.kill()
         last = None
         while (step := self.told()) is not None:

@@ -362,7 +362,7 @@ def test_among_several_main_ends_the_process(settings: Any, start_ranks: Any) ->
     ours = settings()
     ranks = [start_ranks(1, _main_as, ours, rank, port, group=False) for rank in range(2)]
     for rank in ranks:
-        rank.processes[0].join(60)
+        rank.processes[0].join(HANG_SECONDS)
     assert [rank.processes[0].exitcode for rank in ranks] == [0, 0]
     assert len(losses_of(ours)) == 8
 
