@@ -29,7 +29,7 @@ from tests.loader.loader_runs import Shards, expected_order, part_of, write_plan
 OURS, THEIRS = ("web", "books", "math"), ("code", "law")
 
 
-def run_case(seed: int, folder: Path) -> None:
+def check_case(seed: int, folder: Path) -> None:
     """Check one case; its files stay in the folder."""
     chance = np.random.default_rng(seed)
     ours = OURS[: int(chance.integers(1, 4))]
@@ -132,7 +132,7 @@ def main() -> None:
     for seed in range(options.first, options.first + options.num):
         with tempfile.TemporaryDirectory() as folder:
             try:
-                run_case(seed, Path(folder))
+                check_case(seed, Path(folder))
             except BaseException:
                 print(f"case {seed} failed: repeat it with --first {seed} --num 1")  # noqa: T201
                 raise

@@ -8,17 +8,15 @@ import pytest
 from loader_runs import part_of, write_plan, write_shards
 
 from corpuskit.cli.main import main
-from tests.loader.added_sources import run_case
+from tests.loader.added_sources import check_case
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_sources_added_in_midst_give_the_rows_of_a_run_planned_so(
-    seed: int, tmp_path: Path
-) -> None:
-    run_case(seed, tmp_path)
+def test_added_sources_give_the_rows_of_a_run_planned_with_them(seed: int, tmp_path: Path) -> None:
+    check_case(seed, tmp_path)
 
 
 @pytest.fixture(scope="module")

@@ -176,18 +176,18 @@ def test_a_read_that_hangs_is_an_error_within_its_deadline(
 ) -> None:
     run = write_plan(own_shards, MIX)
     begun = time.monotonic()
-    steps, message = steps_before_error(run, read_deadline_seconds=1.5)
+    steps, message = steps_before_error(run, read_deadline_seconds=0.4)
     assert steps == 25
     where = f"{hanging_part}: row group 0 to 1: source 'web'"
-    assert message.startswith(f"{where} was not read within 1.5 ")
-    assert time.monotonic() - begun < HANG_SECONDS
+    assert message.startswith(f"{where} was not read within 0.4 ")
+    assert time.monotonic() - begun < 30
 
 
 def test_a_step_out_of_turn_has_the_same_deadline(own_shards: Shards, hanging_part: Path) -> None:
     run = write_plan(own_shards, MIX)
-    with StreamingLoader(run, 4, read_deadline_seconds=1.5) as loader:
+    with StreamingLoader(run, 4, read_deadline_seconds=0.3) as loader:
         began = time.monotonic()
-        with pytest.raises(DataError, match=r"was not read within 1\.5 seconds"):
+        with pytest.raises(DataError, match=r"was not read within 0\.3 seconds"):
             loader.batches_at(26)
         assert time.monotonic() - began < HANG_SECONDS
         assert loader.batches_at(2)[0]["row_ids"].tolist() == [8, 9, 10, 11]
@@ -207,8 +207,8 @@ def test_a_broken_row_group_stops_only_the_steps_that_need_it(own_shards: Shards
 
 
 def test_which_has_the_same_deadline(own_shards: Shards, hanging_part: Path) -> None:
-    loader = StreamingLoader(write_plan(own_shards, MIX), 4, read_deadline_seconds=1.5)
-    with pytest.raises(DataError, match=r"row group 0: source 'web' was not read within 1\.5"):
+    loader = StreamingLoader(write_plan(own_shards, MIX), 4, read_deadline_seconds=0.3)
+    with pytest.raises(DataError, match=r"row group 0: source 'web' was not read within 0\.3"):
         loader.which(25)
 
 
@@ -224,13 +224,20 @@ while True:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="no /dev/shm here")
 def test_a_killed_reader_leaves_nothing_behind(own_shards: Shards, tmp_path: Path) -> None:
     run = write_plan(own_shards, MIX)
     temporary = tmp_path / "temporary"
     temporary.mkdir()
 
-    before = set(tmp_path.rglob("*"))
+    def files() -> set[str]:
+        mine = os.getuid()
+        shared = {p.name for p in Path("/dev/shm").iterdir() if p.stat().st_uid == mine}
+        # Locks of processes that other tests spawn meanwhile; a reader has none.
+        shared = {name for name in shared if not name.startswith("sem.mp-")}
+        return shared | {str(path) for path in tmp_path.rglob("*")}
+
+    before = files()
     reader = subprocess.Popen(
         [sys.executable, "-c", READ_FOR_EVER, str(run)],
         cwd=ROOT,
@@ -240,14 +247,10 @@ def test_a_killed_reader_leaves_nothing_behind(own_shards: Shards, tmp_path: Pat
     assert reader.stdout is not None
     for _ in range(60):
         reader.stdout.readline()
-    # Not in the folder itself: other processes make files in /dev/shm meanwhile.
-    mapped = Path(f"/proc/{reader.pid}/maps").read_text()
-    assert "pyarrow" in mapped
-    assert "/dev/shm" not in mapped
     reader.send_signal(signal.SIGKILL)
     reader.communicate()
     assert reader.returncode == -signal.SIGKILL
-    assert set(tmp_path.rglob("*")) == before
+    assert files() == before
 
 
 def test_memory_does_not_grow_with_the_rows_read(tmp_path: Path) -> None:

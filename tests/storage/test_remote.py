@@ -130,7 +130,7 @@ def test_a_storm_ends_in_an_error_of_the_system(bucket: str, s3: S3Server, kind:
         assert caught.value.errno == errno.EIO
         assert caught.value.filename.startswith(bucket)
         assert "\n" not in str(caught.value)
-    assert time.monotonic() - began < HANG_SECONDS
+    assert time.monotonic() - began < 60
 
 
 def test_an_error_says_what_the_server_said(bucket: str, s3: S3Server):
