@@ -37,12 +37,12 @@ lint: $(STAMP) ## formatting, lint rules, types, import layers
 
 test: $(STAMP) ## lint, ratios to peers and floors, every test; the kernels also as plain Python
 	@$(MAKE) -j2 --output-sync=target lint kernels
+	$(BIN)/python benchmarks/performance.py --check
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 
 kernels: $(STAMP)
 	$(BIN)/corpuskit warmup
 	NUMBA_DISABLE_JIT=1 $(BIN)/python -m pytest -q -m "not slow and not real" tests/kernels
-	$(BIN)/python benchmarks/performance.py --check
 
 soak: $(STAMP) ## 2,000 random schedules of faults: every byte as without them (about 15 minutes)
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.faults --num 2000 --jobs $(JOBS)

@@ -9,7 +9,8 @@ cannot be installed are left out. Documents are those of CORPUSKIT_SHARED_DATA. 
 table into docs/performance.md.
 
 `--check` needs neither: on sample_data/, it compares ratios with those of performance.json and
-fails where one has fallen by more than a third. `--record` writes the least of three rounds.
+fails where one has fallen by more than a third in each of three rounds. `--record` writes the
+least of three.
 """
 
 from __future__ import annotations
@@ -338,15 +339,27 @@ def loader_ratio(folder: Path) -> float:
     return limit / ours
 
 
+def fallen_by_a_third(found: dict[str, float], recorded: dict[str, float]) -> list[str]:
+    """Return the names of ratios below two thirds of the recorded ones."""
+    return [name for name, ratio in recorded.items() if found[name] < LOWEST_SHARE * ratio]
+
+
 def check(*, is_record: bool) -> int:
     """Compare the ratios of this machine with the recorded ones; return the exit code."""
-    rounds = [ratios() for _ in range(3 if is_record else 1)]
-    # Ratios of one machine differ by a fifth or more: what is recorded is the least of three.
-    found = {name: min(one[name] for one in rounds) for name in rounds[0]}
+    # Ratios of one machine differ by a fifth or more: what is recorded is the least of three, and
+    # what has fallen was low in each of three (.05 of .08 was seen once, .07 and .09 right after).
+    found = ratios()
     if is_record:
+        for again in (ratios(), ratios()):
+            found = {name: min(ratio, again[name]) for name, ratio in found.items()}
         RECORD.write_text(json.dumps(found, indent=2) + "\n", "utf-8")
     recorded = json.loads(RECORD.read_text("utf-8"))
-    fallen = [name for name, ratio in recorded.items() if found[name] < LOWEST_SHARE * ratio]
+    fallen = fallen_by_a_third(found, recorded)
+    for _ in range(2):
+        if fallen:
+            again = ratios()
+            found = {name: max(ratio, again[name]) for name, ratio in found.items()}
+            fallen = fallen_by_a_third(found, recorded)
     for name, ratio in recorded.items():
         word = "  FALLEN BY A THIRD" if name in fallen else ""
         print(f"{name:56} {found[name]:8.2f}x  recorded {ratio:8.2f}x{word}")
