@@ -203,7 +203,6 @@ def test_a_source_that_is_added_keeps_what_was_trained(searched, tmp_path: Path)
         (("--tokens", "1"), "take between a step, 256"),
         (("--tokens", "many"), "is no number of tokens"),
         (("--supply", "web=1M"), "no such source"),
-        (("--task", "prose={file}"), "a source is called so"),
         (("--documents", "0"), "there is nothing to judge by"),
         (("--cap", "prose"), "must look like"),
         (("--objective", "prose=-1"), "must look like"),
