@@ -250,6 +250,9 @@ def test_training_settings_get_the_same_errors(tmp_path):
     path.write_text("data: runs/x\noutput: runs/y\nsetps: 3\n")
     with pytest.raises(ConfigError, match=r"t\.yaml:3:1: the file has no parameter 'setps'"):
         read_model(path, TrainSettings)
+    path.write_text("data: x\noutput: y\nbatch: {global_rows: 4}\nsteps: 3\ntokens: 5\n")
+    with pytest.raises(ConfigError, match=r"t\.yaml:4:8: steps 3 and tokens 5 are both set"):
+        read_model(path, TrainSettings)
 
 
 @pytest.mark.parametrize("flag", ["--dependency=afterok:1", "--array=0-3", "-a0-3", "-d afterok:1"])

@@ -122,11 +122,7 @@ def plant(
     planted = [canary for canary in canaries if canary.repeats]
     tokens = [one.tokens for one in tokenize_texts(tokenizer, [one.text for one in planted])]
     needed, rows = sum(one.repeats for one in planted), steps * global_rows
-    if needed > rows:
-        raise UsageError(
-            f"--canaries: {EACH} of each count need {needed:,} rows, and a training has {rows:,}. "
-            "Ask for smaller counts or more tokens."
-        )
+    require_rows(needed, rows)
     if (longest := max(map(len, tokens))) > seq_len + 1:
         raise UsageError(
             f"--canaries: a canary has {longest} tokens with this tokenizer, and rows have "
@@ -137,11 +133,30 @@ def plant(
     return Planting(dict(zip(places, repeated, strict=True)), global_rows)
 
 
+def require_rows(needed: int, rows: int) -> None:
+    """Refuse more canaries than a training has rows.
+
+    Raises:
+        UsageError: says how many there are of both.
+    """
+    if needed > rows:
+        raise UsageError(
+            f"--canaries: {EACH} of each count need {needed:,} rows, and a training has {rows:,}. "
+            "Ask for smaller counts or more tokens."
+        )
+
+
 def with_canaries(trainings: Sequence[Proxy], counts: Sequence[int]) -> list[CanaryProxy]:
-    """Return the trainings of the first variant once more, with canaries; none without counts."""
+    """Return the trainings of the first variant once more, with canaries; none without counts.
+
+    Raises:
+        UsageError: the trainings have too few rows.
+    """
     planted = []
     for one in trainings if counts else ():
         if one.corpus is trainings[0].corpus:
+            steps, rows = one.settings.steps or 0, one.settings.batch.global_rows
+            require_rows(EACH * sum(counts), steps * rows)
             content = json.dumps([one.settings.name, *counts, EACH, ALTERNATIVES, DIGITS])
             key = hashlib.blake2b(content.encode(), digest_size=4).hexdigest()
             name = f"{one.corpus.variant.slug}-{one.size}-s{one.seed}-canaries-{key}"

@@ -159,6 +159,24 @@ class MixtureSearch:
     runs: int | None = None
     objective: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
+    def check(self) -> None:
+        """Refuse what can be known to fail before anything runs.
+
+        Raises:
+            UsageError: there is one source, or one is named that there is not.
+            ConfigError: the pipeline does not compile.
+        """
+        self.study.check()
+        file, bounds = self.study.variants[0].file, self.bounds
+        names = [step.label for step in file.sources]
+        if len(names) < 2:
+            raise UsageError(f"{file.path}: a search needs two sources, and here is {names[0]}.")
+        for option, own in (
+            ("supply", bounds.supply), ("cap", bounds.caps), ("min-share", bounds.least)
+        ):  # fmt: skip
+            for name in set(own) - set(names):
+                raise UsageError(f"--{option} {name}: no such source. {suggest(name, names)}")
+
     def scale(self, corpus: Corpus) -> Scale:
         """Return rows and bounds for a corpus that was built.
 
@@ -173,11 +191,8 @@ class MixtureSearch:
                 f"{corpus.data}: a search needs two sources with rows, in random order. Leave "
                 "`order` of `shuffle` out."
             )
-        for option, own in (
-            ("supply", bounds.supply), ("cap", bounds.caps), ("min-share", bounds.least)
-        ):  # fmt: skip
-            for name in set(own) - set(names):
-                raise UsageError(f"--{option} {name}: no such source. {suggest(name, names)}")
+        for name in {*bounds.supply, *bounds.caps, *bounds.least} - set(names):
+            raise UsageError(f"{corpus.data}: source {name} has no rows. Leave its bounds out.")
         seq_len = plan.seq_len
         stored = np.array([source.rows for source in plan.sources])
         rows_each = dict(zip(names, stored.tolist(), strict=True))

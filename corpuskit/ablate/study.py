@@ -103,11 +103,22 @@ class Study:
                 f"--seeds {self.num_seeds}: one training per variant says nothing about noise. "
                 "Ask for 2 at least."
             )
-        for path in self.tasks.values():
+        sources = [step.label for variant in self.variants for step in variant.file.sources]
+        for name, path in self.tasks.items():
             read_task(path)
+            if name in sources:
+                raise UsageError(
+                    f"--task {name}: a source is called so, and its held-out documents judge under "
+                    "that name. Choose another one."
+                )
         for variant in self.variants:
             variant.plan(self.output(variant), [])
             names = [step.name for step in variant.file.steps]
+            if not self.tasks and not self.max_documents:
+                raise UsageError(
+                    "--documents 0: there is nothing to judge by. Raise it, or name a task with "
+                    "--task."
+                )
             if not self.tasks and "holdout" not in names:
                 raise UsageError(
                     f"{variant.file.path}: there is nothing to judge by. Add "
@@ -378,12 +389,41 @@ def find_judges(study: Study, corpora: Sequence[Corpus]) -> Judges:
     left_out = {name: len(set(texts)) - len(documents[name]) for name, texts in first.items()}
     tasks = {name: read_task(path) for name, path in study.tasks.items()}
     documents = {name: texts for name, texts in documents.items() if texts}
+    require_items(tasks, corpora)
     if not documents and not tasks:
         raise UsageError(
             "no document was held out by all variants. Put the same `holdout` before what differs, "
             "or name a task with --task."
         )
     return Judges(documents, {name: num for name, num in left_out.items() if num}, tasks)
+
+
+def require_items(
+    tasks: Mapping[str, Sequence[tuple[str, Question]]], corpora: Sequence[Corpus]
+) -> None:
+    """Refuse a task of which no item fits into a row with the tokenizers of all variants.
+
+    Raises:
+        UsageError: names it.
+    """
+    fitting: dict[str, list[set[str]]] = {}
+    for corpus in corpora if tasks else ():
+        tokenizer, seq_len = open_tokenizer(corpus.data), corpus.plan.seq_len
+        for name, items in judged_items(Judges({}, {}, tasks), tokenizer, seq_len):
+            fitting.setdefault(name, []).append(
+                {
+                    item.id
+                    for item in items
+                    if all(len(choice.tokens) <= seq_len + 1 for choice in item.choices)
+                }
+            )
+    for name, by_corpus in fitting.items():
+        if not set.intersection(*by_corpus):
+            raise UsageError(
+                f"--task {name}: each item is longer than a row of {corpora[0].plan.seq_len} "
+                "tokens, so there is nothing to judge by. Set a larger pack.seq_len, or leave the "
+                "task out."
+            )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -549,9 +589,11 @@ def gather(
         sizes = np.array(columns[0]["bytes"])[chosen] * math.log(2)
         nats = np.array([one["nats"] for one in columns])[:, chosen]
         measures["bits_per_byte"][domain] = Scores(nats, sizes)
-        if columns[0]["right"]:
-            rights = np.array([one["right"] for one in columns], np.float64)[:, chosen]
-            measures["accuracy"][domain] = Scores(rights, np.ones(rights.shape[1]))
+        # Texts, which have one choice, are neither right nor wrong.
+        asked = chosen & np.array([right is not None for right in columns[0]["right"]])
+        rights = [np.array(one["right"], np.float64)[asked] for one in columns]
+        if asked.any():
+            measures["accuracy"][domain] = Scores(np.array(rights), np.ones(asked.sum()))
     return measures
 
 
@@ -568,10 +610,8 @@ def read_scores(path: Path) -> dict[str, dict[str, list[Any]]]:
             own["nats"][-1] += row["nats"]
             own["bytes"][-1] += row["bytes"]
             continue
-        for name in ("unit", "nats", "bytes"):
-            own[name].append(row[name])
-        if row["right"] is not None:
-            own["right"].append(row["right"])
+        for name, column in own.items():
+            column.append(row[name])
     return domains
 
 

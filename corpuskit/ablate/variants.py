@@ -22,6 +22,11 @@ NEEDED = ("holdout", "tokenize", "pack", "shuffle", "mix")
 """Stages without which there is nothing to train on, or to judge by."""
 
 
+def slug(name: str) -> str:
+    """Return a name as a folder is called."""
+    return re.sub(r"[^\w.=-]+|^\.+$", "_", name)
+
+
 @dataclasses.dataclass(frozen=True)
 class Variant:
     """A pipeline that is compared.
@@ -37,7 +42,7 @@ class Variant:
     @property
     def slug(self) -> str:
         """The name as a folder is called."""
-        return re.sub(r"[^\w.=-]+", "_", self.name)
+        return slug(self.name)
 
     def plan(self, output: str, reuse: Sequence[str]) -> Plan:
         """Compile the pipeline, with a run directory of the study's.
@@ -109,7 +114,8 @@ def read_variants(
     for name in names:
         if names.count(name) > 1:
             raise UsageError(
-                f"two variants are called {name!r}. Give each pipeline a `name` of its own."
+                f"two variants are called {name!r}. Give each pipeline a `name` of its own, and "
+                "name each change once."
             )
     for variant in variants:
         compile_plan(variant.file)

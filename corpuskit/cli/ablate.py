@@ -135,7 +135,10 @@ def _read_study(pipelines: Sequence[str], options: Mapping[str, Any]) -> Study:
     )  # fmt: skip
     variants = read_variants(pipelines, changes, options["overrides"])
     folder = options["output"] or f"runs/{variants[0].slug}-ablation"
-    lengths = [one.strip() for one in (options["tokens"] or "").split(",") if one.strip()]
+    given = options["tokens"]
+    lengths = [] if given is None else [one.strip() for one in given.split(",")]
+    if len(set(map(read_tokens, lengths))) < len(lengths):
+        raise UsageError(f"--tokens {given}: names a length twice. Leave one out.")
     sizes = read_sizes(options["files"])
     if len(lengths) > 1:
         sizes = {
@@ -170,14 +173,18 @@ def read_tokens(text: str) -> int:
 
     digits = text.replace("_", "")
     try:
-        return num_tokens(int(digits) if digits.isdigit() else text)
+        tokens = num_tokens(int(digits) if digits.isdecimal() else text)
     except (ValueError, KeyError, IndexError):
-        raise UsageError(f"{text!r} is no number of tokens. Write it as 300_000 or 1.5M.") from None
+        tokens = 0
+    if tokens < 1:
+        raise UsageError(f"{text!r} is no number of tokens. Write it as 300_000 or 1.5M.")
+    return tokens
 
 
 def read_sizes(files: Sequence[str]) -> dict[str, TrainSettings]:
     """Return the settings of proxies by name; the default ones without a file."""
     from corpuskit.ablate.study import DEFAULT_TRAINING
+    from corpuskit.ablate.variants import slug
     from corpuskit.engine.config import read_model
     from corpuskit.train.settings import TrainSettings
 
@@ -188,7 +195,7 @@ def read_sizes(files: Sequence[str]) -> dict[str, TrainSettings]:
     sizes: dict[str, TrainSettings] = {}
     for path in files:
         settings = read_model(path, TrainSettings, [f"{key}={v}" for key, v in nowhere.items()])
-        name = settings.name if settings.name != "train" else Path(path).stem
+        name = slug(settings.name if settings.name != "train" else Path(path).stem)
         if name in sizes:
             raise UsageError(f"--training {path}: another size is called {name!r}. Set its `name`.")
         if settings.guard.rollbacks:
@@ -209,7 +216,7 @@ def build(study: Study, *, quiet: bool) -> list[Corpus]:
 def share(trainings: Sequence[Proxy], slot: str) -> Sequence[Proxy]:
     """Return the trainings of a slot, as in 0/4."""
     number, _, count = slot.partition("/")
-    if not (number.isdigit() and count.isdigit() and int(number) < int(count)):
+    if not (number.isdecimal() and count.isdecimal() and int(number) < int(count)):
         raise UsageError(f"--slot {slot}: must look like 0/4, and begin at 0.")
     return trainings[int(number) :: int(count)]
 

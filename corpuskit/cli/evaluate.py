@@ -68,6 +68,8 @@ def command(
     from corpuskit.train.tasks import read_task
 
     questions = {name: read_task(path, max_items) for name, path in files.items()}
+    if folder is not None:  # a folder that cannot be made is refused before the model runs
+        Path(folder).mkdir(parents=True, exist_ok=True)
     opened = open_pretrained(Path(model), **options)
     tokenizer = _open_tokenizer(model, opened.data)
     results: dict[str, tuple[TaskScores, list[ItemScores]]] = {}
@@ -87,12 +89,14 @@ def named_tasks(tasks: Sequence[str]) -> dict[str, str]:
     Raises:
         UsageError: one names no task, or a name is given twice.
     """
+    from corpuskit.train.settings import is_task_name
+
     files: dict[str, str] = {}
     for task in tasks:
         name, equals, path = task.partition("=")
         if not equals or not name or not path:
             raise UsageError(f"{task}: name the task, as in arc=arc_easy.parquet.")
-        if name in files or not name.replace("-", "_").isidentifier():
+        if name in files or not is_task_name(name):
             why = "is given twice" if name in files else "must be of letters, digits, - and _"
             raise UsageError(f"{task}: the name {name!r} {why}. Choose another one.")
         files[name] = path
@@ -121,7 +125,6 @@ def _show(
     results: Mapping[str, tuple[TaskScores, list[ItemScores]]], folder: str | None, as_json: bool
 ) -> None:
     if folder is not None:
-        Path(folder).mkdir(parents=True, exist_ok=True)
         for name, (_, scores) in results.items():
             lines = "".join(json.dumps(dataclasses.asdict(item)) + "\n" for item in scores)
             Path(folder, f"{name}.jsonl").write_text(lines, "utf-8")

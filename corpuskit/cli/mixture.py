@@ -72,7 +72,7 @@ def search_command(pipeline: str, is_plan: bool, **options: Any) -> None:
       corpuskit mixture search p.yaml --min-share web=.3 --objective math=2 --objective web=1
     """
     search = read_search(pipeline, **options)
-    search.study.check()
+    search.check()
     if is_plan:
         _print_plan(search)
     else:

@@ -210,6 +210,11 @@ def _open_evaluated(settings: TrainSettings) -> Evaluated:
     asked = settings.evaluate
     if asked is None:
         return Evaluated()
+    if not asked.max_documents and not asked.tasks:
+        raise UsageError(
+            "evaluate.max_documents: 0, and no tasks: there is nothing to evaluate. Raise it, name "
+            "tasks, or leave evaluate out."
+        )
     from corpuskit.stages.sequences._heldout import open_held_out, open_tokenizer
 
     held_out = None

@@ -458,13 +458,14 @@ class _YamlFile:
         if kind == "missing":
             return ConfigError(self.where(at), f"{name} is missing.", "Set it.")
         message = str(error["msg"]).removeprefix("Value error, ")
-        named = re.match(r"(\w+)[:,.]", message)
-        if not loc and named:  # a check of the whole model that says which parameter it is
-            full = (*at, rename.get(named[1], named[1]))
+        named = re.match(r"\w+", message)
+        key = rename.get(named[0], named[0]) if named else ""
+        if not loc and key in known:  # a check of the whole model that says which parameter it is
+            full = (*at, key)
         message = message.replace("Input should be", "must be").replace("a valid ", "a ")
         message = message.replace("a integer", "an integer")
         if not message.startswith("must be"):
-            return ConfigError(self.where(full), f"{name}: {message}")
+            return ConfigError(self.where(full), f"{name}: {message}" if name else message)
         return ConfigError(self.where(full), f"{name} {message}, got {error['input']!r}.")
 
 

@@ -84,7 +84,7 @@ def _occurrences(loader: StreamingLoader, document: str) -> list[Occurrence]:
     try:
         return loader.occurrences(document)
     except UsageError:
-        if not document.isdigit():
+        if not document.isdecimal():
             raise
         return loader.occurrences(int(document))
 
@@ -148,7 +148,7 @@ def edit_skip(
     rows = []
     for span in spans:
         first, separator, end = span.partition(":")
-        if not separator or not first.isdigit() or not end.isdigit():
+        if not separator or not first.isdecimal() or not end.isdecimal():
             raise UsageError(f"edit skip: --steps must be FIRST:END, got {span!r}.")
         rows.append((loader.row_at(int(first)), loader.row_at(int(end))))
     plan = read_mix(directory)

@@ -421,7 +421,9 @@ class _RunLookups:
     def stretches_of(self, keys: set[int]) -> list[tuple[str, int, int, int, int]]:
         """Return (source, key, row, first token, number of tokens) of all spans of documents."""
         shift = self._shift
-        ascending = np.array(sorted(key - shift for key in keys if key >= shift), np.int64)
+        ascending = np.array(
+            sorted(key - shift for key in keys if shift <= key < 1 << 63), np.int64
+        )
         stretches: list[tuple[str, int, int, int, int]] = []
         if not len(ascending):
             return stretches
@@ -440,8 +442,8 @@ class _RunLookups:
         """Return the keys of the documents with each id: one, unless the user's ids repeat."""
         keys: dict[str, set[int]] = {document: set() for document in documents}
         hashes = {
-            int.from_bytes(hashlib.blake2b(document.encode(), digest_size=8).digest(), "little")
-            for document in keys
+            int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "little")
+            for content in (document.encode("utf-8", "surrogatepass") for document in keys)
         }
         if not hashes:
             return keys

@@ -37,6 +37,11 @@ def parse_batch_size(text: str) -> BatchSize:
         raise ValueError(f"{text!r} is {what}") from None
 
 
+def is_whole(number: object) -> bool:
+    """Return whether a number can count something, as those of NumPy can."""
+    return hasattr(number, "__index__")
+
+
 class BatchRows:
     """Rows of the global batch by step: a number, or (first step, rows) pairs of a ramp.
 

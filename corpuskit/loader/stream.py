@@ -15,7 +15,14 @@ from corpuskit.loader.parts import OpenParts
 from corpuskit.loader.provenance import Occurrence, Provenance
 from corpuskit.loader.reader import Planner, ReadCounts, WindowReader
 from corpuskit.loader.state import LoaderState, check_state, shares_before, state_at
-from corpuskit.loader.steps import BatchRows, BatchSchedule, MicroBatches, check_topology, cut_rows
+from corpuskit.loader.steps import (
+    BatchRows,
+    BatchSchedule,
+    MicroBatches,
+    check_topology,
+    cut_rows,
+    is_whole,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -31,6 +38,10 @@ if TYPE_CHECKING:
 ASSEMBLED_BYTES = 3 << 20
 """Tokens, labels and positions to assemble at once, or those of one step if they are more: about
 what fits the caches of a core. The fixed cost of a round equals that of 100,000 tokens."""
+
+
+MOST_SECONDS = 10**8
+"""Three years: longer waits overflow the clocks of some systems."""
 
 
 class StreamingLoader:
@@ -110,15 +121,14 @@ class StreamingLoader:
         cache_dir: str | Path | None = None,
         cache_bytes: int = 8 << 30,
     ) -> None:
-        for name, number in (
-            ("reader_threads", reader_threads),
-            ("max_open_parts", max_open_parts),
-        ):
-            if number is not None and number < 1:
-                raise UsageError(f"loader: {name} must be at least 1, got {number}.")
-        if read_deadline_seconds <= 0:
+        counts = {
+            "reader_threads": reader_threads, "max_open_parts": max_open_parts,
+        }  # fmt: skip
+        _require_options(counts, {"start_step": start_step, "num_steps": num_steps})
+        if not 0 < read_deadline_seconds <= MOST_SECONDS:
             raise UsageError(
-                f"loader: read_deadline_seconds must be above 0, got {read_deadline_seconds}."
+                f"loader: read_deadline_seconds must be above 0 and at most {MOST_SECONDS:,}, got"
+                f" {read_deadline_seconds}."
             )
         batch = BatchRows(global_batch_rows)
         files = open_files(
@@ -334,6 +344,8 @@ class StreamingLoader:
 
     def _check_step(self, step: int, method: str, extra: int = 0) -> None:
         last = self._last_step()
+        if not is_whole(step):
+            raise UsageError(f"{method}: step must be a whole number, got {step!r}.")
         if not 0 <= step < last + extra:
             raise UsageError(f"{method}: step must be in [0, {last + extra}), got {step}.")
 
@@ -452,3 +464,13 @@ class StreamingLoader:
             row_chunks=self._row_chunks,
             masked=masked,
         )
+
+
+def _require_options(counts: Mapping[str, int | None], steps: Mapping[str, int | None]) -> None:
+    """Refuse counts below 1, and steps that are not whole numbers; None stands for a default."""
+    for name, number in counts.items():
+        if number is not None and number < 1:
+            raise UsageError(f"loader: {name} must be at least 1, got {number}.")
+    for name, number in steps.items():
+        if number is not None and not is_whole(number):
+            raise UsageError(f"loader: {name} must be a whole number, got {number!r}.")

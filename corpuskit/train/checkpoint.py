@@ -87,6 +87,48 @@ def require_same_run(
         )
 
 
+def require_same_beginning(folder: Path, record: CheckpointRecord, settings: TrainSettings) -> None:
+    """Refuse to continue a training that began in another way than the settings now say.
+
+    Raises:
+        UsageError: names both.
+    """
+    began = record.settings
+    there = {"seed": began["seed"], "branch_from": Path(began.get("branch_from") or "").name}
+    here = {"seed": settings.seed, "branch_from": Path(settings.branch_from or "").name}
+    for key, value in here.items():
+        if value != there[key] and (key == "seed" or value):
+            raise UsageError(
+                f"{key}: {value} here, and the training in {folder.parent.parent} began with "
+                f"{there[key] or 'none'}. Restore it, or set another output."
+            )
+
+
+_DECIDING = (
+    "adapter", "distill", "dtype", "float8", "guard", "init_from", "model", "optimizer", "schedule",
+    "steps", "tokens",
+)  # fmt: skip
+"""Settings that decide what is learned; the others, how and where."""
+
+
+def changed_settings(record: CheckpointRecord, settings: TrainSettings) -> list[str]:
+    """Return what decides the next steps and was different before, as `key: before, now X`."""
+    here = settings.model_dump(mode="json")
+    changed = []
+
+    def compare(key: str, before: Any, now: Any) -> None:
+        if isinstance(before, dict) and isinstance(now, dict):
+            for name in before.keys() & now.keys():  # versions differ in what they know
+                compare(f"{key}.{name}", before[name], now[name])
+        elif before != now:
+            changed.append(f"{key}: {before}, now {now}")
+
+    for key in _DECIDING:
+        if key in record.settings:
+            compare(key, record.settings[key], here[key])
+    return sorted(changed)
+
+
 def require_same_training(folder: Path, record: CheckpointRecord, identity: str) -> None:
     """Refuse to continue from a checkpoint that another training has written.
 
@@ -104,6 +146,10 @@ def require_same_training(folder: Path, record: CheckpointRecord, identity: str)
             f"says {identity}). Move it away; or, to continue from it, name it in branch_from of "
             "a new output."
         )
+
+
+_GROUP_STATE = ("params", "steps", "weights")
+"""What a group of parameters has besides settings: what optimizers count in it."""
 
 
 class Damaged(NamedTuple):
@@ -326,12 +372,19 @@ class Checkpoints:
                 f"{folder}: the checkpoint can't be read: {why}. Move the folder away and run "
                 "again, to go on from the one before."
             ) from error
+        # Groups hold settings as well (betas, decays): those of this run, not of the checkpoint.
+        ours = [
+            {name: value for name, value in group.items() if name not in _GROUP_STATE}
+            for group in optimizer.param_groups
+        ]
         set_state_dict(
             model,
             optimizer,
             model_state_dict=state["model"],
             optim_state_dict=state["optimizer"],
         )
+        for group, own in zip(optimizer.param_groups, ours, strict=True):
+            group.update(own)
 
     def _ordered(self, at_most: int | None) -> list[Path]:
         """Return the checkpoints in the order in which to try them, as rank 0 sees them."""

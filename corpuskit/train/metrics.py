@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 from collections import deque
@@ -270,9 +271,11 @@ class MetricsWriter:
         if error is not None:
             kind = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
             fields = {"error": type(error).__name__, "message": str(error)}
-            self.event(kind, str(error), **{**getattr(error, "event", {}), **fields})
+            with contextlib.suppress(CorpuskitError):  # of a full disk, say: `error` is the reason
+                self.event(kind, str(error), **{**getattr(error, "event", {}), **fields})
         for file in self._files.values():
-            file.close()
+            with contextlib.suppress(OSError):  # a line that could not be written has raised before
+                file.close()
 
     def step(self, progress: StepMetrics) -> None:
         """Write one step."""

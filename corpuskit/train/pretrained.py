@@ -93,7 +93,7 @@ def open_pretrained(
     }  # fmt: skip
     if (folder / CONFIG).is_file():
         shape = read_shape(folder)
-        settings = TrainSettings.model_validate({**own, "data": str(folder)})
+        settings = TrainSettings.model_validate({**own, "data": "none"})
         longest = read_json(folder / CONFIG, "").get("max_position_embeddings")
         known = int(longest) if isinstance(longest, int) else MOST_TOKENS
         parallel = join(settings)

@@ -83,10 +83,17 @@ NF4_BLOCK = 64
 """Numbers of a row that share a scale in a matrix of four bits."""
 
 
+def is_task_name(name: str) -> bool:
+    """Return whether a task may be called so: results are files under its name."""
+    return name.replace("-", "_").isidentifier()
+
+
 class Section(BaseModel):
     """A frozen group of settings that refuses unknown keys."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False
+    )
 
 
 class ExpertSettings(Section):
@@ -409,11 +416,22 @@ class EvaluateSettings(Section):
     unconditional: bool = False
     """Score choices without their context, too: an accuracy more, for twice the time."""
 
+    @field_validator("tasks")
+    @classmethod
+    def _names_are_files(cls, tasks: dict[str, str]) -> dict[str, str]:
+        for name in tasks:
+            if not is_task_name(name):
+                raise ValueError(
+                    f"the task name {name!r} must be of letters, digits, - and _: it names a file. "
+                    "Choose another one."
+                )
+        return tasks
+
 
 class HealthSettings(Section):
     """What ends a run that hangs, and when it ends itself."""
 
-    hang_seconds: float = Field(1800.0, gt=0)
+    hang_seconds: float = Field(1800.0, gt=0, le=1e9)
     """A rank that finishes no phase of a step for this long writes all stacks and ends, code 78."""
     compare_every_steps: int = Field(50, ge=1)
     """Steps between comparisons of the ranks' speeds."""
@@ -452,9 +470,9 @@ class DistillSettings(Section):
 class ProfileSettings(Section):
     """Traces by torch.profiler, in OUTPUT/profile. A traced step takes longer."""
 
-    steps: list[int]
+    steps: list[NonNegativeInt]
     """Steps to trace, as metrics.jsonl counts them; those after the first few are warm."""
-    ranks: list[int] = [0]
+    ranks: list[NonNegativeInt] = [0]
     """Ranks that trace."""
     memory: bool = False
     """Allocations as well; on CUDA also a snapshot for pytorch.org/memory_viz."""
@@ -572,10 +590,20 @@ class TrainSettings(Section):
                 f"output: {self.output} is an address, and ranks write to a folder that all of them"
                 " see. Set a folder, and checkpoint.upload to the address."
             )
-        copies = self.checkpoint.upload
-        is_local = copies and not is_remote(copies)
-        if is_local and Path(copies or "").absolute() == Path(self.output).absolute():
-            raise ValueError(f"checkpoint.upload: {copies} is the output itself. Name another.")
+        return self
+
+    @model_validator(mode="after")
+    def _folders_differ(self) -> TrainSettings:
+        """Refuse one folder for two things, however it is spelled."""
+        given = {
+            "data": self.data, "output": self.output, "checkpoint.upload": self.checkpoint.upload
+        }  # fmt: skip
+        places: dict[Path, str] = {}
+        for key, place in given.items():
+            if place is not None and not is_remote(place):
+                other = places.setdefault(Path(place).resolve(), key)
+                if other != key:
+                    raise ValueError(f"{key}: {place} is the folder of {other}. Name another one.")
         return self
 
     @model_validator(mode="after")

@@ -12,7 +12,12 @@ from corpuskit.loader.index import Remix
 from corpuskit.loader.stream import StreamingLoader
 from corpuskit.train.adapters import init_adapters, require_same_adapter
 from corpuskit.train.attention import choose_kernel
-from corpuskit.train.checkpoint import Checkpoints, require_same_run, require_same_training
+from corpuskit.train.checkpoint import (
+    Checkpoints,
+    require_same_beginning,
+    require_same_run,
+    require_same_training,
+)
 from corpuskit.train.distill import Teacher, open_teacher
 from corpuskit.train.flops import peak_flops
 from corpuskit.train.guard import SpikeGuard
@@ -163,6 +168,8 @@ def require_continuation(
         UsageError: names what differs.
     """
     require_same_run(newest.folder, newest.record, shape, settings)
+    if newest.folder.is_relative_to(settings.output):
+        require_same_beginning(newest.folder, newest.record, settings)
     require_same_adapter(newest.record.settings.get("adapter"), settings)
     require_steps_left(newest.folder, newest.record, steps)
 

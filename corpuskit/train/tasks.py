@@ -164,7 +164,7 @@ def _rows(path: Path) -> Iterator[tuple[str, Row]]:
 def _parse(line: str, path: Path, number: int) -> Row:
     try:
         row = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DataError(f"{path}: line {number}: is not JSON: {error}.") from None
     if not isinstance(row, dict):
         raise DataError(f'{path}: line {number}: must be an object, as in {{"choices": [...]}}.')
@@ -207,12 +207,12 @@ def find_form(row: Row, path: str) -> Form:
 
 def _asked(context: str, choices: Sequence[str], gold: int, domain: str = "") -> Question:
     """Return a question whose answers come after the same context, after a space."""
-    spaced = tuple(f" {choice}" for choice in choices)
-    return Question((context,) * len(choices), spaced, tuple(choices), gold, domain)
+    spaced = tuple(f" {_text(choice)}" for choice in choices)
+    return Question((_text(context),) * len(choices), spaced, tuple(choices), gold, domain)
 
 
 def _plain(row: Row) -> Question:
-    choices = tuple(map(_text, row["choices"]))
+    choices = tuple(map(_text, _list(row["choices"])))
     contexts = row.get("contexts") or [row.get("context") or ""] * len(choices)
     domain = str(row.get("domain") or "")
     return Question(tuple(map(_text, contexts)), choices, choices, _number(row["gold"]), domain)
@@ -225,7 +225,7 @@ def _whole(row: Row) -> Question:
 
 def _hellaswag(row: Row) -> Question:
     context = f"{row['activity_label']}: {row['ctx_a']} {row['ctx_b'].capitalize()}"
-    endings = [_clean(ending) for ending in row["endings"]]
+    endings = [_clean(ending) for ending in _list(row["endings"])]
     return _asked(_clean(context), endings, _number(row["label"]))
 
 
@@ -241,7 +241,10 @@ def _lettered(row: Row) -> Question:
     choices = row["choices"]
     if isinstance(choices, list):  # a list of objects, as the original files have it
         choices = {key: [choice[key] for choice in choices] for key in ("label", "text")}
-    return _asked(context, choices["text"], list(choices["label"]).index(row["answerKey"].strip()))
+    texts, labels = _list(choices["text"]), _list(choices["label"])
+    if len(texts) != len(labels):
+        raise ValueError(f"has {len(texts)} choices and {len(labels)} labels")
+    return _asked(context, texts, labels.index(row["answerKey"].strip()))
 
 
 def _sciq(row: Row) -> Question:
@@ -258,20 +261,25 @@ def _piqa(row: Row) -> Question:
 
 def _winogrande(row: Row) -> Question:
     before, _, after = row["sentence"].partition("_")
-    contexts = tuple(before + row[f"option{number}"] for number in (1, 2))
-    rest = after.strip()
+    contexts = tuple(_text(before + row[f"option{number}"]) for number in (1, 2))
+    rest = _text(after.strip())
     return Question(contexts, (f" {rest}",) * 2, (rest,) * 2, _number(row["answer"]) - 1)
 
 
 def _boolq(row: Row) -> Question:
     answer = row["label"] if "label" in row else row["answer"]
+    if answer not in (0, 1):  # as are false and true
+        raise ValueError(f"{answer!r} is neither true nor false")
     context = f"{row['passage']}\nQuestion: {row['question']}?\nAnswer:"
-    return _asked(context, ["no", "yes"], int(bool(answer)))
+    return _asked(context, ["no", "yes"], int(answer))
 
 
 def _mmlu(row: Row) -> Question:
-    letters = "ABCDEFGHIJ"[: len(row["choices"])]
-    listed = zip(letters, row["choices"], strict=True)
+    texts = _list(row["choices"])
+    letters = "ABCDEFGHIJ"[: len(texts)]
+    if len(texts) > len(letters):
+        raise ValueError(f"has {len(texts)} choices, more than {len(letters)}")
+    listed = zip(letters, texts, strict=True)
     choices = "\n".join(f"{letter}. {choice}" for letter, choice in listed)
     subject = str(row.get("subject") or "")
     topic = f" about {subject.replace('_', ' ')}" if subject else ""
@@ -284,6 +292,14 @@ def _mmlu(row: Row) -> Question:
 def _text(value: Any) -> str:
     if not isinstance(value, str):
         raise TypeError(f"{value!r} is not a text")
+    if not value.isascii() and any("\ud800" <= letter <= "\udfff" for letter in value):
+        raise ValueError(f"{value!r} has half of a pair of surrogates, which UTF-8 cannot hold")
+    return value
+
+
+def _list(value: Any) -> Sequence[Any]:
+    if not isinstance(value, list):
+        raise TypeError(f"{value!r} is not a list")
     return value
 
 

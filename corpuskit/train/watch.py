@@ -20,6 +20,7 @@ import torch
 import torch.distributed as dist
 from torch.profiler import ProfilerActivity, profile
 
+from corpuskit.train.checkpoint import changed_settings
 from corpuskit.train.evaluation import evaluate
 from corpuskit.train.likelihood import score_items
 from corpuskit.train.metrics import DataWaits, EvaluationMetrics, MetricsWriter
@@ -243,6 +244,8 @@ class Watch:
                 checked_bytes=size,
                 checked_seconds=seconds,
             )
+            if is_own and (changed := changed_settings(newest.record, self._run.settings)):
+                self.event("settings_changed", f"since {newest.folder.name}: {'; '.join(changed)}")
         return self
 
     def __exit__(self, *error: Any) -> None:

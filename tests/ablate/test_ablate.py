@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -132,6 +133,12 @@ def test_the_same_corpus_is_said_and_undecided(study, tmp_path):
         (("--seeds", "1"), "says nothing about noise"),
         (("--slot", "2/2"), "must look like 0/4"),
         (("--task", "nothing"), "name the task"),
+        (("--tokens", "0"), "no number of tokens"),
+        (("--tokens", ","), "no number of tokens"),
+        (("--tokens", "0.0001K"), "no number of tokens"),
+        (("--tokens", "20K,20_000"), "names a length twice"),
+        (("--slot", "\u00b2/9"), "must look like 0/4"),
+        (("--canaries", "1000"), "a training has 312"),
     ],
 )
 def test_what_cannot_be_is_refused(study, change, problem):
@@ -142,17 +149,53 @@ def test_what_cannot_be_is_refused(study, change, problem):
     assert problem in str(outcome.exception)
 
 
+@pytest.mark.parametrize(
+    ("item", "name", "problem"),
+    [
+        ({"context": "long " * 400, "choices": [" a", " b"], "gold": 0}, "quiz", "longer than a"),
+        ({"context": "It is", "choices": [" a", " b"], "gold": 0}, "web", "a source is called so"),
+    ],
+)
+def test_a_task_that_cannot_judge_is_refused_before_training(
+    study, item, name, problem, monkeypatch
+):
+    folder, arguments, _ = study
+    (folder / "alone.jsonl").write_text(json.dumps(item))
+    monkeypatch.setattr("corpuskit.train.loop.main", None)
+    task = ["--task", f"{name}={folder / 'alone.jsonl'}"]
+    outcome = CliRunner().invoke(group, ["ablate", *arguments, *SHORT, *task])
+    assert isinstance(outcome.exception, UsageError), outcome.output
+    assert problem in str(outcome.exception)
+
+
+def test_trainings_stay_in_the_folder_whatever_a_size_is_called(study, monkeypatch):
+    folder, arguments, _ = study
+    text = (folder / "tiny.yaml").read_text().replace("name: tiny", "name: ../../out")
+    (folder / "out.yaml").write_text(text)
+    outputs = []
+
+    def stop(settings, **options):
+        outputs.append(settings.output)
+        return TrainResult(1, 9, 1, 1.0, 1.0, None, "SIGTERM")
+
+    monkeypatch.setattr("corpuskit.train.loop.main", stop)
+    asked = [part.replace("tiny.yaml", "out.yaml") for part in arguments]
+    assert CliRunner().invoke(group, ["ablate", *asked, *SHORT]).exit_code == 75
+    assert Path(outputs[0]).resolve().parent == (folder / "study/trainings").resolve()
+
+
 def test_items_longer_than_a_row_are_left_out_and_counted(study):
     folder, arguments, _ = study
     item = {"id": "same", "context": "It is", "choices": [" cold", " warm", " dry"], "gold": 1}
-    items = [item, {**item, "context": "long " * 400}, {**item, "gold": 0}]
+    alone = {**item, "choices": [" mild"], "gold": 0}  # is neither right nor wrong
+    items = [item, {**item, "context": "long " * 400}, alone, {**item, "gold": 0}]
     (folder / "quiz.jsonl").write_text("".join(json.dumps(one) + "\n" for one in items))
     quiz = [*arguments, *SHORT, "--task", f"quiz={folder / 'quiz.jsonl'}"]
     outcome = CliRunner().invoke(group, ["ablate", *quiz])
     assert outcome.exit_code == 0, outcome.output
-    assert "quiz: 1 of 3 items are longer than a row, left out" in outcome.stdout
+    assert "quiz: 1 of 4 items are longer than a row, left out" in outcome.stdout
     results = json.loads((folder / "study/ablation.json").read_text())["sizes"]["tiny"]
-    assert results["units"]["quiz"] == 2, "items of one id are two"
+    assert results["units"]["quiz"] == 3, "items of one id are several"
     for of_variant in results["values"].values():
         assert set(of_variant["accuracy"]) == {"quiz"}
         assert set(of_variant["accuracy"]["quiz"]) <= {0.0, 0.5, 1.0}

@@ -203,6 +203,7 @@ def test_a_source_that_is_added_keeps_what_was_trained(searched, tmp_path: Path)
         (("--tokens", "1"), "take between a step, 256"),
         (("--tokens", "many"), "is no number of tokens"),
         (("--supply", "web=1M"), "no such source"),
+        (("--documents", "0"), "there is nothing to judge by"),
         (("--cap", "prose"), "must look like"),
         (("--objective", "prose=-1"), "must look like"),
         (("--objective", "verse=1"), "no such domain"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -117,7 +117,7 @@ def test_a_document_of_rows_that_are_skipped_is_not_seen(shards: Shards, tmp_pat
     assert StreamingLoader(without, 4).occurrences(key) == []
 
 
-@pytest.mark.parametrize("document", ["web/web.jsonl#1", 3, "", -1, 2**62])
+@pytest.mark.parametrize("document", ["web/web.jsonl#1", 3, "", -1, 2**62, 2**70, "\ud800"])
 def test_a_document_that_is_not_there_is_said_so(run: Path, document: str | int) -> None:
     with pytest.raises(UsageError, match="no packed row holds"):
         StreamingLoader(run, 8).occurrences(document)
@@ -141,12 +141,13 @@ def test_an_id_given_twice_is_both_documents(tmp_path: Path) -> None:
     [
         ({"step": 24}, r"step must be in \[0, 24\), got 24"),
         ({"step": -1}, r"step must be in \[0, 24\), got -1"),
+        ({"step": 1.5}, r"step must be a whole number, got 1\.5"),
         ({"step": 0, "rank": 2}, r"rank must be in \[0, 2\), got 2"),
         ({"step": 0, "row": 8}, r"row must be in \[0, 8\), got 8"),
         ({"step": 0, "rank": 0, "row": 4}, r"row must be in \[0, 4\), got 4"),
     ],
 )
-def test_which_of_nothing_is_refused(run: Path, options: dict[str, int], message: str) -> None:
+def test_which_of_nothing_is_refused(run: Path, options: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         StreamingLoader(run, 8, world_size=2).which(**options)
 

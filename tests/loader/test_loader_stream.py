@@ -212,7 +212,15 @@ def test_a_world_size_that_does_not_divide_is_refused_with_those_that_do(
 
 @pytest.mark.parametrize(
     ("option", "value"),
-    [("reader_threads", 0), ("max_open_parts", 0), ("read_deadline_seconds", 0.0)],
+    [
+        ("reader_threads", 0),
+        ("max_open_parts", 0),
+        ("read_deadline_seconds", 0.0),
+        ("read_deadline_seconds", float("inf")),
+        ("read_deadline_seconds", float("nan")),
+        ("start_step", 1.5),
+        ("num_steps", 2.5),
+    ],
 )
 def test_options_out_of_bounds_are_refused(
     shards: Shards, run_dir: Path, option: str, value: float

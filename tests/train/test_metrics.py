@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 from typing import TYPE_CHECKING, Any
@@ -25,6 +26,27 @@ from corpuskit.train.metrics import (
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+
+class FullDisk:
+    """A file that takes nothing, and says so without its name when it is closed."""
+
+    def write(self, _text: str) -> int:
+        raise OSError(errno.ENOSPC, "no space")
+
+    close = flush = lambda self: self.write("")
+
+
+def test_a_full_disk_names_the_file_that_was_not_written(tmp_path: Path) -> None:
+    def write() -> None:
+        with MetricsWriter(tmp_path, 0) as journal:
+            for file in journal._files.values():
+                file.close()
+            journal._files = dict.fromkeys(journal._files, FullDisk())  # type: ignore[arg-type]
+            journal.step(progress(0))
+
+    with pytest.raises(CorpuskitError, match=r"metrics\.jsonl: "):
+        write()
 
 
 def progress(step: int, **changes: Any) -> StepMetrics:

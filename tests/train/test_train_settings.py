@@ -43,6 +43,25 @@ def test_steps_and_tokens_exclude_each_other(settings: Callable[..., TrainSettin
         settings(steps=5, tokens=100)
 
 
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"optimizer": {"lr": float("inf")}}, "finite number"),
+        ({"health": {"hang_seconds": 1e300}}, "less than or equal"),
+        ({"profile": {"steps": [-1]}}, "greater than or equal to 0"),
+        ({"evaluate": {"tasks": {"../../out": "a.jsonl"}}}, "it names a file"),
+        ({"output": "runs/../runs/x", "data": "runs/x"}, "is the folder of data"),
+        ({"output": "runs/x", "checkpoint": {"upload": "./runs/y/../x"}}, "is the folder of outp"),
+    ],
+)
+def test_values_that_no_run_can_have_are_refused(
+    settings: Callable[..., TrainSettings], changes: dict[str, Any], message: str
+) -> None:
+    given = {"data": "d", "output": "o", "batch": {"global_rows": 1}} | changes
+    with pytest.raises(ValidationError, match=message):
+        TrainSettings.model_validate(given)
+
+
 def test_equal_settings_have_equal_digests(settings: Callable[..., TrainSettings]) -> None:
     assert settings(seed=1).digest() == settings(seed=1).digest() != settings(seed=2).digest()
 
@@ -91,6 +110,6 @@ def test_every_field_is_described() -> None:
     ],
 )
 def test_settings_that_exclude_each_other_are_refused(fields: dict[str, Any], message: str) -> None:
-    required = {"data": "-", "output": "-", "batch": {"global_rows": 8}}
+    required = {"data": "-", "output": "o", "batch": {"global_rows": 8}}
     with pytest.raises(ValidationError, match=message):
         TrainSettings.model_validate(required | fields)

@@ -20,6 +20,7 @@ from torch.distributed.tensor import DTensor
 
 from corpuskit.errors import CorpuskitError, UsageError
 from corpuskit.loader.stream import StreamingLoader
+from corpuskit.train import loop
 from corpuskit.train.heartbeat import HeartbeatWriter
 from corpuskit.train.likelihood import Evaluated
 from corpuskit.train.loop import main, take_step, train
@@ -458,6 +459,50 @@ def test_another_model_or_step_size_does_not_continue(settings: Any, run_ranks: 
     (message,) = run_ranks(1, _fail, wrong)
     assert "step-00000002: the checkpoint is of another run: " in message
     assert "layers 2 there, 3 here; global_rows 8 there, 16 here." in message
+
+
+def test_other_settings_are_used_and_reported(settings: Any, run_ranks: Any) -> None:
+    first = settings(steps=2, optimizer={"lr": 1e-3})
+    run_ranks(1, work, first)
+    other = {"lr": 2e-3, "weight_decay": 0.5, "beta1": 0.5}
+    changed = settings(steps=3, optimizer=other, log_every_steps=7)
+    (groups,) = run_ranks(1, _groups, changed)
+    assert {(group["betas"], group["weight_decay"]) for group in groups} == {
+        ((0.5, 0.95), 0.5), ((0.5, 0.95), 0.0)
+    }  # fmt: skip
+    (event,) = (one for one in events_of(changed) if one["event"] == "settings_changed")
+    assert event["text"] == (
+        "since step-00000002: optimizer.beta1: 0.9, now 0.5; optimizer.lr: 0.001, now 0.002; "
+        "optimizer.weight_decay: 0.1, now 0.5; steps: 2, now 3"
+    )
+
+
+def _groups(settings: TrainSettings) -> list[dict[str, Any]]:
+    found = []
+    take_steps = loop.take_steps
+
+    def spy(run: Any, *rest: Any) -> Any:
+        result = take_steps(run, *rest)
+        found.extend({**group, "params": None} for group in run.optimizer.param_groups)
+        return result
+
+    loop.take_steps = spy
+    try:
+        work(settings)
+    finally:
+        loop.take_steps = take_steps
+    return found
+
+
+def test_another_seed_or_trunk_does_not_continue(
+    settings: Any, run_ranks: Any, tmp_path: Path
+) -> None:
+    run_ranks(1, work, settings(steps=2))
+    (message,) = run_ranks(1, _fail, settings(steps=3, seed=5))
+    assert "seed: 5 here, and the training in " in message
+    (message,) = run_ranks(1, _fail, settings(steps=3, branch_from=str(tmp_path / "step-00000001")))
+    assert "branch_from: step-00000001 here, and the training in " in message
+    assert "began with none. Restore it" in message
 
 
 def events_of(settings: TrainSettings) -> list[dict[str, Any]]:

@@ -73,7 +73,8 @@ def test_a_new_machine_goes_on_from_the_copy(tmp_path: Path, build: Any, run_ran
     ((told, error), (_, error_of_1)) = run_ranks(2, work, goes_on)
     assert (error, error_of_1) == ("", "")
     assert told[0].startswith("resume: step-00000007: ")
-    assert told[1].startswith(f"fetch: {copy}/checkpoints/step-00000007: ")
+    assert told[1] == "settings_changed: since step-00000007: steps: 7, now 12"
+    assert told[2].startswith(f"fetch: {copy}/checkpoints/step-00000007: ")
     assert losses_of(Path(goes_on.output)) == losses_of(Path(calm.output))  # of all 12 steps
     assert (copy / "run.json").read_bytes() == Path(goes_on.output, "run.json").read_bytes()
     assert names_in(copy) == step_names(10, 12)
@@ -147,7 +148,7 @@ def test_copies_follow_a_rollback(tmp_path: Path, build: Any, run_ranks: Any) ->
 def test_places_that_cannot_be_are_refused(build: Any) -> None:
     with pytest.raises(ValidationError, match="ftp:// is not supported"):
         build("a", "ftp://host/copies")
-    with pytest.raises(ValidationError, match="is the output itself"):
+    with pytest.raises(ValidationError, match="is the folder of output"):
         build("a", build("a").output)
     with pytest.raises(ValidationError, match="Set a folder, and checkpoint"):
         type(build("a")).model_validate(build("a").model_dump() | {"output": "s3://bucket/train"})
