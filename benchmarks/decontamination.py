@@ -68,6 +68,7 @@ def main() -> None:
     parser.add_argument("--clean", action="store_true", help="count flags in other clean documents")
     parser.add_argument("--chunks", type=int, help="plant so many runs of words of each benchmark")
     parser.add_argument("--frequency", type=int, help="the same by documents of the run")
+    parser.add_argument("--seed", default="", help="of the runs of words that --frequency plants")
     options = parser.parse_args()
     if not (DATA / "decontam").exists():
         sys.exit(f"no real data at {DATA}: set CORPUSKIT_SHARED_DATA")
@@ -80,7 +81,9 @@ def main() -> None:
         chunks(stage, options.chunks, {row["benchmark"] for row in rows if row["benchmark"]})
         return
     if options.frequency:
-        frequency(options.frequency, {row["benchmark"] for row in rows if row["benchmark"]})
+        frequency(
+            options.frequency, options.seed, {row["benchmark"] for row in rows if row["benchmark"]}
+        )
         return
     if options.choose:
         choose(stage, rows[::2])
@@ -397,26 +400,17 @@ def clean(stage: Decontaminate) -> None:
         print(f"{pattern:30}{len(texts):8,}  " + "  ".join(cells), flush=True)
 
 
-def frequency(num: int, known: set[str]) -> None:
+def frequency(num: int, seed: str, known: set[str]) -> None:
     """Print what `rule: chunks` drops of clean documents and of planted runs, by `max_documents`.
 
     Args:
         num: planted runs of each benchmark and length.
+        seed: of the runs; parameters were chosen on those of `tune` and the first half of bench_en.
         known: as in `chunks`.
     """
     stage = DecontaminateNgrams(benchmarks=(str(DATA / "benchmarks" / "*.parquet"),), rule="chunks")
     index = stage._index()
-    planted = []
-    for name, path in benchmark_files(stage.benchmarks):
-        questions = [item.question.split() for item in read_items(name, path, BenchmarkColumns())]
-        long = [words for words in questions if len(words) >= 13]
-        for length in (8, 13):
-            draw, texts = random.Random(f"{length}{name}"), []
-            for words in draw.choices(long, k=num):
-                at = draw.randrange(len(words) - length + 1)
-                texts.append(" ".join(words[at : at + length]))
-            view = View(pa.record_batch({"text": pa.array(texts, pa.large_string())}))
-            planted.append((length, name in known, index.find(view.text)))
+    planted = planted_hits(stage, num, seed, known)
     documents, sets, first = np.zeros(len(index.hashes), np.int64), [], 0
     size, spent, one_pass = 0, 0.0, 0.0
     other = Decontaminate(benchmarks=stage.benchmarks)
@@ -439,36 +433,50 @@ def frequency(num: int, known: set[str]) -> None:
         places = np.searchsorted(index.hashes, hashes)
         documents += np.bincount(np.unique(rows * len(documents) + places) % len(documents),
                                  minlength=len(documents))  # fmt: skip
-        sets.append((pattern, rows, words, places))
-        if pattern not in (CLEAN[0], CLEAN[-1]):
+        sets.append((rows, words, hashes, places))
+        if pattern == CLEAN[0]:
+            sets_half = first // 2
+        elif pattern != CLEAN[-1]:
             continue
         print(f"a run of {first:,} documents, up to {pattern}")
         for most in (1, 2, 3, 5, 10):
-            flags = [len(set(in_a_row(stage, *hits, documents <= most))) for _, *hits in sets]
-            cells = []
+            flags = [in_a_row(stage, *hits, (documents <= most)[places]) for *hits, places in sets]
+            cells, rare = [], documents < most
             for length, is_known in itertools.product((8, 13), (True, False)):
                 shares = [
-                    len(set(in_a_row(stage, hits[0], hits[1], np.searchsorted(index.hashes, hits[2]),
-                                     documents < most))) / num
+                    len(in_a_row(stage, *hits, rare[np.searchsorted(index.hashes, hits[2])])) / num
                     for *one, hits in planted if one == [length, is_known]
                 ]  # fmt: skip
                 cells.append(f"{np.mean(shares):.3f}")
-            print(f"  max_documents {most:2}: flagged {flags}; found {' '.join(cells)}", flush=True)
+            half = int((flags[0] < sets_half).sum())
+            print(f"  max_documents {most:2}: flagged {[*map(len, flags)]} ({half} in the first half of "
+                  f"bench_en); found {' '.join(cells)}", flush=True)  # fmt: skip
     speeds = [f"{size / 1e6 / seconds:.0f}" for seconds in (spent, one_pass)]
     print(f"{size / 1e6:.0f} MB, per CPU s: find {speeds[0]}, decontaminate {speeds[1]}")
 
 
-def in_a_row(
-    stage: DecontaminateNgrams, rows: Any, words: Any, places: Any, counts: Any
-) -> list[int]:
-    """Return texts in which as many n-grams that count follow one another as the stage asks for."""
-    chosen = counts[places]
-    rows, words = rows[chosen], words[chosen]
-    is_next = (np.diff(rows, prepend=-1) == 0) & (np.diff(words, prepend=-1) == 1)
-    firsts = np.flatnonzero(~is_next)
-    sizes = np.diff(np.append(firsts, len(rows)))
-    found: list[int] = rows[firsts[sizes > stage.min_words - stage._limits[0]]].tolist()
-    return found
+def planted_hits(
+    stage: DecontaminateNgrams, num: int, seed: str, known: set[str]
+) -> list[tuple[int, bool, Any]]:
+    """Plant runs of words: return length, whether the benchmark is known, and n-grams found."""
+    planted = []
+    for name, path in benchmark_files(stage.benchmarks):
+        questions = [item.question.split() for item in read_items(name, path, BenchmarkColumns())]
+        long = [words for words in questions if len(words) >= 13]
+        for length in (8, 13):
+            draw, texts = random.Random(f"{length}{name}{seed}"), []
+            for words in draw.choices(long, k=num):
+                at = draw.randrange(len(words) - length + 1)
+                texts.append(" ".join(words[at : at + length]))
+            view = View(pa.record_batch({"text": pa.array(texts, pa.large_string())}))
+            planted.append((length, name in known, stage._index().find(view.text)))
+    return planted
+
+
+def in_a_row(stage: DecontaminateNgrams, rows: Any, words: Any, hashes: Any, counts: Any) -> Any:
+    """Return texts in which n-grams that count follow one another as the stage asks for."""
+    rows, words, hashes = rows[counts], words[counts], hashes[counts]
+    return np.unique(rows[stage.in_a_row(rows, words, hashes)])
 
 
 def interval(hits: int, num: int) -> tuple[float, float]:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import re
 import shutil
 import string
@@ -42,8 +43,9 @@ _FOLDED = str.maketrans(string.ascii_uppercase, string.ascii_lowercase, string.p
 def plain_words(text: str, rule: str) -> list[tuple[str, int, int]]:
     """Return the words of a text with their first character and end."""
     if rule == "chunks":
+        marks = r"\w+|(?<!\S)[^\w\s]+(?!\S)"
         return [(m.group().lower().replace("\u00e9", "e"), *m.span())
-                for m in re.finditer(r"\w+", text)]  # fmt: skip
+                for m in re.finditer(marks, text)]  # fmt: skip
     found = [(m.group().translate(_FOLDED), *m.span()) for m in re.finditer(r"\S+", text)]
     return [one for one in found if one[0] or rule == "janitor"]
 
@@ -93,10 +95,9 @@ def plain_rule(
     for text, found in zip(documents, hits, strict=True):
         spans = [(start, end) for gram, start, end, _ in found if gram in counts]
         if rule == "chunks":
-            places = [at for gram, *_, at in found if gram in counts]
-            runs = itertools.groupby(enumerate(places), lambda pair: pair[1] - pair[0])
-            sizes = [len(list(run)) for _, run in runs]
-            spans = [(0, 0)] * sum(size for size in sizes if size + num - 1 >= stage.min_words)
+            spans = plain_runs(
+                [(at, gram) for gram, *_, at in found if gram in counts], rows, stage
+            )
         left: str | None = text
         if spans and rule in {"llama3", "chunks"}:
             left = None
@@ -106,6 +107,28 @@ def plain_rule(
             left = "".join(pieces) if pieces else None
         answers.append((len(spans), left))
     return answers
+
+
+def plain_runs(
+    hits: list[tuple[int, tuple[str, ...]]], rows: list[dict[str, str]], stage: DecontaminateNgrams
+) -> list[tuple[int, int]]:
+    """Return a span for each hit that is in a run of enough words that weigh enough."""
+    spans: list[tuple[int, int]] = []
+    frequency = Counter(word for row in rows for word in set(item_words(row, "chunks")))
+    runs = itertools.groupby(enumerate(hits), lambda pair: pair[1][0] - pair[0])
+    for run in [[gram for _, (_, gram) in run] for _, run in runs]:
+        words = [*run[0], *(gram[-1] for gram in run[1:])]
+        weight = sum(plain_weight(word, frequency[word], len(rows)) for word in words)
+        if len(words) >= stage.min_words and weight >= stage.min_weight:
+            spans += [(0, 0)] * len(run)
+    return spans
+
+
+def plain_weight(word: str, num: int, num_items: int) -> float:
+    if not re.fullmatch(r"\w+", word):
+        return 0.0
+    rarity = 1 - math.log(num) / math.log(num_items + 1)
+    return math.ceil(rarity * min(len(word) / 4, 1) * 2**20) / 2**20
 
 
 def plain_share(words: list[str], counts: set[tuple[str, ...]], num: int) -> float:
@@ -165,6 +188,7 @@ def test_decisions_equal_plain_python_however_the_work_is_cut(
         ngram=data.draw(st.integers(1, 3)),
         max_documents=data.draw(st.sampled_from([None, 1, 2])),
         min_words=data.draw(st.integers(3, 5)),
+        min_weight=data.draw(st.sampled_from([0.0, 0.25, 0.4, 1.0])),
         min_share=data.draw(st.sampled_from([0.1, 0.5, 1.0])),
         window=data.draw(st.integers(0, 3)),
         min_piece=data.draw(st.integers(0, 4)),
@@ -256,17 +280,33 @@ RUN = "beekeepers blow cool smoke into a hive before"
         ([f"So {RUN} noon.", "none"], {}, [False, True]),
         ([f"So {RUN} noon."] * 2, {}, [True, True]),
         ([f"So {RUN} noon."] * 2, {"max_documents": 2}, [False, False]),
-        ([f"So {RUN} noon.", "smoke into a hive before"], {}, [True, True]),  # a common 5-gram
-        ([f"So {RUN} they lift", "smoke into a hive before they"], {}, [True, True]),
-        ([f"So {RUN} they lift out the honeycombs", "blow cool smoke into a"], {}, [False, True]),
+        ([f"So {RUN} noon.", "cool smoke into a hive before"], {}, [True, True]),  # common
+        ([f"So {RUN} they lift", "smoke into a hive before they"], {}, [False, True]),
+        ([f"So {RUN} they", "smoke into a hive before they"], {"min_words": 9}, [True, True]),
+        ([f"So {RUN} they lift out the honeycombs", "blow cool smoke into a hive"], {},
+         [False, True]),
+        ([f"So {RUN} noon."], {"min_weight": 2.0}, [False]),
+        ([f"So {RUN} noon."], {"min_weight": 7.0}, [True]),  # a word weighs 1 at most
+        ([f"So {RUN} noon.".replace("into", "-- into")], {}, [True]),
+        ([f"So {RUN} noon.".replace("into", "\u2013 into")], {}, [False]),
         ([f"So {RUN} noon."], {"min_words": 9}, [True]),
         ([RUN.upper().replace(" ", "-")], {}, [False]),
         (["beekeepers blow cool smoke into a hive"], {}, [True]),
     ],
-)
+)  # fmt: skip
 def test_rare_runs_of_words_drop_a_document(documents, params, kept) -> None:
     stage = DecontaminateNgrams(benchmarks="sample_data/benchmark.jsonl", rule="chunks", **params)
     assert run_global(stage, documents, bounds=[1]).keep.tolist() == kept
+
+
+def test_a_mark_between_words_is_a_word_and_weighs_nothing(tmp_path: Path) -> None:
+    words = "lift the lid || out of our hive"
+    path = write(tmp_path / "b.jsonl", [{"question": f"They {words} now."}])
+    stage = DecontaminateNgrams(benchmarks=path, rule="chunks", min_weight=5.5)
+    assert run_global(stage, [f"So {words}."]).keep.tolist() == [False]
+    assert run_global(stage, [f"So {words.replace('|| ', '')}."]).keep.tolist() == [True]
+    heavy = stage.model_copy(update={"min_weight": 5.51})
+    assert run_global(heavy, [f"So {words}."]).keep.tolist() == [True]
 
 
 def test_the_span_of_a_run_is_in_bytes() -> None:
@@ -313,5 +353,5 @@ def kept(lab: Lab) -> set[str]:
 
 
 def test_a_run_that_is_shorter_than_its_ngrams_is_refused() -> None:
-    with pytest.raises(ValueError, match="min_words: 4 is below ngram 5"):
+    with pytest.raises(ValueError, match=r"below ngram 6\. Set it to 6"):
         DecontaminateNgrams(benchmarks="sample_data/benchmark.jsonl", rule="chunks", min_words=4)

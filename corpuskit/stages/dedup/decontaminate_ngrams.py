@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from corpuskit.stage import Known, PassContext, PassPlan, Volume
 
     Hits = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.uint64]]
+    Hashes = NDArray[np.uint64]
     Numbers = NDArray[np.int64]
 
 _HITS = pa.schema([("key", pa.int64()), ("word", pa.int64()), ("hash", pa.uint64())])
@@ -51,7 +52,7 @@ _COUNTS = pa.schema([("hash", pa.uint64()), ("documents", pa.int64())])
 _DECIDED = pa.schema([("hash", pa.uint64()), ("item", pa.int64())])
 
 _DEFAULTS: dict[NgramRule, tuple[int, int | None]] = {
-    "gpt3": (13, 10), "janitor": (13, None), "llama3": (8, None), "chunks": (5, 1),
+    "gpt3": (13, 10), "janitor": (13, None), "llama3": (8, None), "chunks": (6, 1),
 }  # fmt: skip
 """Words of an n-gram, and most documents that may hold one that counts."""
 
@@ -76,9 +77,10 @@ class DecontaminateNgrams(BenchmarkStage, GlobalStage):
       its words; documents that hold an 8-gram of such an item go. The paper counts tokens, and
       chooses the share for each benchmark by its effect on the score; the default is what Llama 2
       calls dirty. `corpuskit contamination` shows how many items are contaminated.
-    - `chunks`: no paper's. 5-grams of words as `decontaminate` compares them; those in more than
-      `max_documents` documents of the run are common phrases, of the others as many as `min_words`
-      words in a row have drop the document. For use with `chunk_words: 0` there.
+    - `chunks`: no paper's. 6-grams of words as `decontaminate` compares them, and of punctuation
+      alone between whitespace; those in more than `max_documents` documents of the run are common
+      phrases. Of the others as many as `min_words` words in a row have drop the document, if the
+      words weigh `min_weight`. For use with `chunk_words: 0` there.
 
     Dropped and cut documents name up to 20 items in the ledger (`ngram: mmlu/virology_test/12`).
     Adds `hits`, n-grams that count, and `items`. An n-gram leads to the first item that has it,
@@ -110,6 +112,8 @@ class DecontaminateNgrams(BenchmarkStage, GlobalStage):
     """`llama3`: least share of the words of a contaminated item that n-grams cover."""
     min_words: int = Field(8, ge=1)
     """`chunks`: words in a row that drop a document."""
+    min_weight: float = Field(1.6, ge=0)
+    """`chunks`: least weight of these words, as in `decontaminate`; marks weigh nothing."""
     window: int = Field(200, ge=0)
     """`gpt3`, `janitor`: characters that are cut before and after an n-gram."""
     min_piece: int = Field(200, ge=0)
@@ -124,7 +128,11 @@ class DecontaminateNgrams(BenchmarkStage, GlobalStage):
     @model_validator(mode="after")
     def _check_words(self) -> DecontaminateNgrams:
         if self.rule == "chunks" and self.min_words < self._limits[0]:
-            raise ValueError(f"min_words: {self.min_words} is below ngram {self._limits[0]}.")
+            least = self._limits[0]
+            raise ValueError(
+                f"min_words: {self.min_words} is below ngram {least}. Set it to {least} or more, "
+                "or lower ngram."
+            )
         return self
 
     def check(self, known: Known) -> None:
@@ -253,11 +261,23 @@ class DecontaminateNgrams(BenchmarkStage, GlobalStage):
             known, items = self._index().hashes, self._index().owners
         owners = items[np.searchsorted(known, hashes)]
         if self.rule == "chunks":
-            is_next = (np.diff(keys, prepend=-1) == 0) & (np.diff(words, prepend=-1) == 1)
-            sizes = np.diff(np.append(np.flatnonzero(~is_next), len(keys)))
-            counts = np.repeat(sizes > self.min_words - self._limits[0], sizes)
+            counts = self.in_a_row(keys, words, hashes)
             keys, words, owners = keys[counts], words[counts], owners[counts]
         return keys, words, owners
+
+    def in_a_row(self, keys: Numbers, words: Numbers, hashes: Hashes) -> NDArray[np.bool_]:
+        """Return which matches are in runs of `min_words` words that weigh `min_weight`."""
+        index = self._index()
+        places = np.searchsorted(index.hashes, hashes)
+        is_next = (np.diff(keys, prepend=-1) == 0) & (np.diff(words, prepend=-1) == 1)
+        firsts = np.flatnonzero(~is_next)
+        sizes = np.diff(np.append(firsts, len(keys)))
+        sums = np.append(
+            0.0, np.cumsum(np.where(is_next, index.lasts[places], index.weights[places]))
+        )
+        weights = sums[firsts + sizes] - sums[firsts]  # exact, wherever the work is cut
+        is_long = sizes > self.min_words - self._limits[0]
+        return np.repeat(is_long & (weights >= self.min_weight), sizes)
 
     def _verdict(self, text: str, words: list[int]) -> tuple[str | None, int, float, Spans]:
         """Judge a document by the first words of the n-grams that count.

@@ -144,13 +144,22 @@ class Decontaminate(BenchmarkStage, StreamingStage):
 
     @model_validator(mode="after")
     def _check_words(self) -> Decontaminate:
-        if 0 < self.chunk_words < self.ngram:
-            raise ValueError(f"chunk_words: {self.chunk_words} is below ngram {self.ngram}.")
-        if self.min_words < self.ngram:
-            raise ValueError(f"min_words: {self.min_words} is below ngram {self.ngram}.")
-        if self.loose_words < self.min_words:
-            least = self.min_words
-            raise ValueError(f"loose_words: {self.loose_words} is below min_words {least}.")
+        ngram, chunk, least = self.ngram, self.chunk_words, self.min_words
+        if 0 < chunk < ngram:
+            raise ValueError(
+                f"chunk_words: {chunk} is below ngram {ngram}. Set it to 0 (off) or to {ngram} or "
+                "more, or lower ngram."
+            )
+        if least < ngram:
+            raise ValueError(
+                f"min_words: {least} is below ngram {ngram}. Set it to {ngram} or more, or lower "
+                "ngram."
+            )
+        if self.loose_words < least:
+            raise ValueError(
+                f"loose_words: {self.loose_words} is below min_words {least}. Set it to {least} or "
+                "more, or lower min_words."
+            )
         return self
 
     def check(self, known: Known) -> None:

@@ -303,6 +303,21 @@ def _parts(items: Sequence[Item], recipe: Recipe) -> dict[str, NDArray[Any]]:
     }
 
 
+def word_weights(
+    words: NDArray[np.uint64], lengths: NDArray[np.int64], sizes: NDArray[np.int32]
+) -> NDArray[np.float64]:
+    """Return what each word of some items is worth, (W,), a multiple of `GRAIN`.
+
+    Args:
+        words, sizes: (W,) hashes and bytes, item by item; `lengths`: words of each item.
+    """
+    items = np.arange(len(lengths))
+    arrays: dict[str, NDArray[Any]] = {
+        "words": words, "items": items, "lengths": lengths, "sizes": sizes,
+    }  # fmt: skip
+    return _weights(arrays, len(lengths), ())
+
+
 def _weights(
     arrays: dict[str, NDArray[Any]], num_items: int, reference: Sequence[str]
 ) -> NDArray[np.float64]:
