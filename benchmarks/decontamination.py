@@ -106,7 +106,7 @@ def methods_of(
     index = open_index(stage._recipe())
     ours(stage, ["warm up"])
     spent = time.process_time() - began
-    print(f"our index: {index.num_read:,} items, {len(index.names):,} different, {index.num_short} too short; "
+    print(f"our index: {index.num_read:,} items, {len(index.names):,} different, {(~index.is_found(0.0, passages=False)).sum()} too short; "
           f"{index.size_bytes / 1e6:,.0f} MB; opened in {spent:.2f} CPU s")  # fmt: skip
     items = [
         item

@@ -18,8 +18,11 @@ from hypothesis import strategies as st
 
 from corpuskit.cli.contamination import command
 from corpuskit.engine.rundir import RunDirectory
+from corpuskit.errors import UsageError
 from corpuskit.inspect.contamination import contamination_report
+from corpuskit.stage import Known
 from corpuskit.stages.dedup.decontaminate_ngrams import DecontaminateNgrams
+from corpuskit.storage import faults
 from tests.engine.conftest import Lab, tree
 from tests.stages.global_runner import number_of, run_global
 
@@ -128,7 +131,8 @@ def plain_weight(word: str, num: int, num_items: int) -> float:
     if not re.fullmatch(r"\w+", word):
         return 0.0
     rarity = 1 - math.log(num) / math.log(num_items + 1)
-    return math.ceil(rarity * min(len(word) / 4, 1) * 2**20) / 2**20
+    size = 2 if word == "e" else len(word)  # it was an e with an accent
+    return math.ceil(rarity * min(size / 4, 1) * 2**20) / 2**20
 
 
 def plain_share(words: list[str], counts: set[tuple[str, ...]], num: int) -> float:
@@ -317,6 +321,42 @@ def test_the_span_of_a_run_is_in_bytes() -> None:
     assert row["rule"] == "ngram: benchmark/bees-4"
 
 
+@pytest.mark.parametrize(
+    ("params", "why", "num"),
+    [
+        ({"rule": "gpt3"}, "of fewer than 13 words", 3),
+        ({"rule": "llama3"}, "of fewer than 8 words", 1),
+        ({"rule": "chunks"}, "of fewer than 8 words", 1),
+        ({"rule": "chunks", "min_words": 9, "ngram": 5}, "of fewer than 9 words", 2),
+        ({"rule": "janitor", "ngram": 7}, "of fewer than 7 words", 0),
+    ],
+)
+def test_items_that_are_never_compared_are_counted(tmp_path: Path, params, why, num) -> None:
+    words = ITEM.split()
+    rows = [{"question": " ".join(words[:size]), "answer": "-- ..."} for size in (7, 8, 12, 13)]
+    path = write(tmp_path / "b.jsonl", rows)
+    marks = 2 if params["rule"] == "chunks" else 0  # the punctuation of the answer
+    stage = DecontaminateNgrams(benchmarks=path, **params)
+    given = stage.model_copy(update={"min_words": stage.min_words + marks})
+    why = why if not marks else f"of fewer than {given.min_words} words"
+    assert given.not_found() == (why, {"b": (num, 4)})
+    expected = (f"items {why} are never found: b {num} of 4.",) if num else ()
+    assert given.warnings() == expected
+
+
+def test_items_that_are_all_too_short_are_refused(tmp_path: Path) -> None:
+    path = write(tmp_path / "b.jsonl", [{"question": ITEM}])
+    stage = DecontaminateNgrams(benchmarks=path, ngram=17)
+    with pytest.raises(UsageError, match="all items are of fewer than 17 words"):
+        stage.check(Known())
+
+
+def test_items_too_short_to_be_compared_are_not_called_clean(tmp_path: Path) -> None:
+    rows = [{"question": ITEM}, {"question": "why do bees"}]
+    stage = DecontaminateNgrams(benchmarks=write(tmp_path / "b.jsonl", rows), rule="llama3")
+    assert run_global(stage, [ITEM]).counters["judge"] == {"b/items": 1, "b/contaminated": 1}
+
+
 @pytest.mark.slow
 def test_a_run_counts_documents_of_all_files_and_edited_equals_fresh(tmp_path: Path) -> None:
     lab = Lab(tmp_path, Path("no tokenizer"))
@@ -334,7 +374,7 @@ def test_a_run_counts_documents_of_all_files_and_edited_equals_fresh(tmp_path: P
     (item,) = report.items
     assert (item.item, item.documents, item.rules) == ("b/bees", 11, {"ngram": 11})
     shown = CliRunner().invoke(command, [str(lab.out)]).output
-    assert "b: 1 of 1 items are contaminated (100.0%)" in shown
+    assert "b: 1 of 1 items that can be compared are contaminated (100.0%)" in shown
 
     lab.write("books.jsonl", [{"id": f"b{num}", "text": far} for num in range(4)])
     lab.run()
@@ -355,3 +395,89 @@ def kept(lab: Lab) -> set[str]:
 def test_a_run_that_is_shorter_than_its_ngrams_is_refused() -> None:
     with pytest.raises(ValueError, match=r"below ngram 6\. Set it to 6"):
         DecontaminateNgrams(benchmarks="sample_data/benchmark.jsonl", rule="chunks", min_words=4)
+
+
+@pytest.fixture(scope="module")
+def counted(tmp_path_factory) -> Lab:
+    """A run that annotates and then cuts, over several cells, with an item that is too short."""
+    lab = Lab(tmp_path_factory.mktemp("counted"), Path("no tokenizer"))
+    return of_ngrams(lab)
+
+
+def of_ngrams(lab: Lab) -> Lab:
+    far = "x " * 300
+    texts = [f"{far}{num} {ITEM if num % 9 == 0 else num} {far}" for num in range(80)]
+    documents = [{"id": str(num), "text": text} for num, text in enumerate(texts)]
+    lab.write("web0.jsonl", documents[:50])
+    lab.write("books.jsonl", documents[50:])
+    rows = [{"id": "bees", "question": ITEM}, {"id": "short", "question": "why do bees"}]
+    path = write(lab.inputs.parent / "b.jsonl", rows)
+    rules = ({"rule": "chunks", "action": "annotate", "max_documents": 20}, {"rule": "gpt3"})
+    lab.pipeline["stages"] = [
+        {"decontaminate_ngrams": {"benchmarks": {"b": path}, **params}} for params in rules
+    ]
+    lab.pipeline["documents"] = True
+    lab.save()
+    return lab
+
+
+@pytest.mark.slow
+def test_items_that_are_never_found_are_said_before_and_after(counted: Lab) -> None:
+    short = "items of fewer than {} words are never found: b 1 of 2."
+    for command_of in ("plan", "run"):
+        done = counted.cli(command_of, str(counted.path))
+        for label, num in (("decontaminate_ngrams", 8), ("decontaminate_ngrams_2", 13)):
+            assert f"arning: {label}: {short.format(num)}" in done.stdout + done.stderr
+    report = contamination_report(RunDirectory.open(str(counted.out)))
+    labels = ("decontaminate_ngrams", "decontaminate_ngrams_2")
+    assert report.not_found == {label: {"b": (1, 2)} for label in labels}
+    assert short.format(13) in CliRunner().invoke(command, [str(counted.out)]).output
+
+
+@pytest.mark.slow
+def test_documents_that_are_only_annotated_are_reported(counted: Lab) -> None:
+    counted.run()
+    (item,) = contamination_report(RunDirectory.open(str(counted.out)), examples=9).items
+    hits = [(hit.id, hit.action, hit.value) for hit in item.examples]
+    ids = [str(num) for num in range(0, 80, 9)]
+    assert [hit for hit in hits if hit[1] == "annotate"] == [(one, "annotate", 10.0) for one in ids]
+    assert item.rules == {"ngram": 18}
+
+
+@pytest.mark.slow
+def test_a_run_killed_again_and_again_ends_with_the_same_bytes(
+    counted: Lab, tmp_path: Path
+) -> None:
+    """It dies at every 17th step of its commits, and goes on where it was."""
+    counted.run()
+    killed = of_ngrams(Lab(tmp_path, Path("no tokenizer")))
+    died: Counter[str] = Counter()
+    for _ in range(200):
+        left = itertools.count(1)
+
+        def hook(step: str, name: str, left: itertools.count[int] = left) -> None:
+            mine = [one for one in PASSES if one in name]
+            if mine and step.startswith(("put", "publish")) and next(left) == 17:
+                died.update(mine)
+                raise faults.Death
+
+        faults.arm(hook)
+        try:
+            killed.run()
+        except faults.Death:
+            continue
+        finally:
+            faults.arm(None)
+        break
+    assert set(PASSES) == set(died)
+    assert tree(killed.out, "documents", "ledger") == tree(counted.out, "documents", "ledger")
+
+
+PASSES = (
+    "ngrams.find",
+    "ngrams.judge",
+    "ngrams.apply",
+    "ngrams_2.find",
+    "ngrams_2.judge",
+    "ngrams_2.apply",
+)

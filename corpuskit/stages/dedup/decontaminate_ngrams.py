@@ -20,12 +20,18 @@ import numpy as np
 import pyarrow as pa
 from pydantic import Field, model_validator
 
+from corpuskit.errors import UsageError
 from corpuskit.formats.batch import numbers, span_lists
 from corpuskit.formats.ledger import Entries
 from corpuskit.stage import Cost, Example, GlobalStage, Pass, Unit
 from corpuskit.stages._numbers import among
-from corpuskit.stages.dedup.decontaminate.benchmarks import MAX_NAMED, SEPARATOR, BenchmarkStage
-from corpuskit.stages.dedup.decontaminate.index import Recipe, check_files, stamps_of
+from corpuskit.stages.dedup.decontaminate.benchmarks import (
+    MAX_NAMED,
+    SEPARATOR,
+    BenchmarkStage,
+    by_benchmark,
+)
+from corpuskit.stages.dedup.decontaminate.index import stamps_of
 from corpuskit.stages.dedup.decontaminate.ngrams import (
     Cutting,
     GramIndex,
@@ -33,6 +39,7 @@ from corpuskit.stages.dedup.decontaminate.ngrams import (
     NgramRule,
     Spans,
     gpt3_pieces,
+    item_words,
     janitor_pieces,
     open_grams,
     word_spans,
@@ -137,7 +144,11 @@ class DecontaminateNgrams(BenchmarkStage, GlobalStage):
 
     def check(self, known: Known) -> None:
         del known
-        check_files(Recipe(self.benchmark_files(), self.columns(), 5, 8))
+        why, counts = self.not_found()
+        if all(num == total for num, total in counts.values()):
+            raise UsageError(
+                f"benchmarks: all items are {why}: nothing would be found. Lower ngram."
+            )
 
     def files(self) -> tuple[str, ...]:
         return tuple(path for _, path in self.benchmark_files())
@@ -193,9 +204,10 @@ class DecontaminateNgrams(BenchmarkStage, GlobalStage):
         owners = index.owners
         if self.rule == "llama3":
             is_dirty = index.shares(index.hashes[counts]) >= self.min_share
+            is_long = np.diff(index.bounds) >= index.ngram  # the others have no n-gram to compare
             names = np.array([item.partition("/")[0] for item in index.items])
             for name in np.unique(names).tolist():
-                context.count(f"{name}{ITEMS}", int((names == name).sum()))
+                context.count(f"{name}{ITEMS}", int(is_long[names == name].sum()))
                 context.count(f"{name}{CONTAMINATED}", int(is_dirty[names == name].sum()))
             of_item = np.repeat(np.arange(len(is_dirty)), np.diff(index.bounds))
             places = np.flatnonzero(is_dirty[of_item] & (index.grams > 0))
@@ -320,11 +332,18 @@ class DecontaminateNgrams(BenchmarkStage, GlobalStage):
         """Whether other documents of the run decide."""
         return self._limits[1] is not None or self.rule == "llama3"
 
+    def not_found(self) -> tuple[str, dict[str, tuple[int, int]]]:
+        names, num_words = item_words(self._recipe())
+        least = max(self._limits[0], self.min_words if self.rule == "chunks" else 1)
+        return f"of fewer than {least} words", by_benchmark(names, num_words >= least)
+
     def _index(self) -> GramIndex:
+        return open_grams(self._recipe())
+
+    def _recipe(self) -> GramRecipe:
         files = self.benchmark_files()
         stamps = stamps_of(path for _, path in files)
-        given = self.rule, self._limits[0], self.passages
-        return open_grams(GramRecipe(files, self.columns(), *given, stamps))
+        return GramRecipe(files, self.columns(), self.rule, self._limits[0], self.passages, stamps)
 
 
 def _one_unit(plan: PassPlan) -> list[Unit]:

@@ -13,7 +13,7 @@ import pyarrow as pa
 from corpuskit.formats.batch import Utf8, utf8
 from corpuskit.kernels.overlap import fill_table, gram_hashes, known_grams
 from corpuskit.kernels.plainwords import MARK, marked_words, plain_words
-from corpuskit.kernels.wordhash import fold_all, fold_words, folded_characters
+from corpuskit.kernels.wordhash import fold_words, folded_characters
 from corpuskit.stages.dedup.decontaminate.index import word_weights
 from corpuskit.stages.dedup.decontaminate.items import read_benchmarks
 
@@ -69,7 +69,7 @@ class GramIndex(NamedTuple):
 
     def find(self, text: Utf8) -> tuple[Numbers, Numbers, Hashes]:
         """Return the n-grams of texts that items have, in order: text, first word, n-gram."""
-        bounds, words = _split(text, self.rule, keeps_empty=self.rule == "janitor")
+        bounds, words, _ = _split(text, self.rule, keeps_empty=self.rule == "janitor")
         grams = _grams(bounds, words, self.ngram)
         places = known_grams(grams, *self.table)
         rows = np.searchsorted(bounds, places, side="right") - 1
@@ -93,13 +93,7 @@ def open_grams(recipe: GramRecipe) -> GramIndex:
     Raises:
         UsageError: a file cannot be read, or holds no items.
     """
-    read = read_benchmarks(recipe.files, recipe.columns)
-    unique = {(one.question, one.answer, one.passage): one for one in reversed(read)}
-    items = list(reversed(unique.values()))
-    passages = [one.passage if recipe.passages else "" for one in items]
-    texts = [f"{p}\n{one.question}\n{one.answer}" for p, one in zip(passages, items, strict=True)]
-    text = utf8(pa.array(texts, pa.large_string()))
-    bounds, words = _split(text, recipe.rule)
+    names, texts, bounds, words, is_mark = _read(recipe)
     grams = _grams(bounds, words, recipe.ngram)
     hashes, firsts = np.unique(grams, return_index=True)
     hashes, firsts = hashes[hashes > 0], firsts[hashes > 0]
@@ -109,10 +103,11 @@ def open_grams(recipe: GramRecipe) -> GramIndex:
     for array in table:
         array.flags.writeable = False
     owners = np.searchsorted(bounds, firsts, side="right") - 1
-    names = [one.name for one in items]
     weights = lasts = np.empty(0)
-    if recipe.rule == "chunks":
-        sums = np.append(0.0, np.cumsum(_weights(text)))  # exact: multiples of `index.GRAIN`
+    if is_mark is not None:
+        worth = np.zeros(len(words))
+        worth[~is_mark] = word_weights(texts)
+        sums = np.append(0.0, np.cumsum(worth))  # exact: they are multiples of `index.GRAIN`
         ends = firsts + recipe.ngram
         weights, lasts = sums[ends] - sums[firsts], sums[ends] - sums[ends - 1]
     return GramIndex(
@@ -120,20 +115,37 @@ def open_grams(recipe: GramRecipe) -> GramIndex:
     )
 
 
-def _split(text: Utf8, rule: NgramRule, *, keeps_empty: bool = False) -> tuple[Numbers, Hashes]:
-    """Return where the words of texts begin, (N + 1,), and their hashes, (W,)."""
+@functools.lru_cache(maxsize=4)
+def item_words(recipe: GramRecipe) -> tuple[list[str], Numbers]:
+    """Return the names of the different items, and how many words each has that are compared.
+
+    Raises:
+        UsageError: as `open_grams`.
+    """
+    names, _, bounds, *_ = _read(recipe)
+    return names, np.diff(bounds)
+
+
+def _read(
+    recipe: GramRecipe,
+) -> tuple[list[str], list[str], Numbers, Hashes, NDArray[np.bool_] | None]:
+    """Return names and texts of the different items, and their words as `_split` does."""
+    read = read_benchmarks(recipe.files, recipe.columns)
+    unique = {(one.question, one.answer, one.passage): one for one in reversed(read)}
+    items = list(reversed(unique.values()))
+    passages = [one.passage if recipe.passages else "" for one in items]
+    texts = [f"{p}\n{one.question}\n{one.answer}" for p, one in zip(passages, items, strict=True)]
+    text = utf8(pa.array(texts, pa.large_string()))
+    return [one.name for one in items], texts, *_split(text, recipe.rule)
+
+
+def _split(
+    text: Utf8, rule: NgramRule, *, keeps_empty: bool = False
+) -> tuple[Numbers, Hashes, NDArray[np.bool_] | None]:
+    """Return where the words of texts begin, (N + 1,), their hashes and which are marks, (W,)."""
     if rule == "chunks":
-        return marked_words(*text)[:2]
-    return plain_words(*text, keeps_empty=keeps_empty)
-
-
-def _weights(text: Utf8) -> Weights:
-    """Return what each word of the items is worth, (W,): as in `index`, nothing of marks."""
-    is_mark = marked_words(*text)[2]
-    bounds, words, _, sizes = fold_all(*text, folded_characters())
-    weights = np.zeros(len(is_mark))
-    weights[~is_mark] = word_weights(words, np.diff(bounds), sizes)
-    return weights
+        return marked_words(*text)
+    return *plain_words(*text, keeps_empty=keeps_empty), None
 
 
 def _grams(bounds: Numbers, words: Hashes, ngram: int) -> Hashes:
