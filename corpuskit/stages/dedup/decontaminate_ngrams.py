@@ -166,12 +166,21 @@ class DecontaminateNgrams(BenchmarkStage, GlobalStage):
 
     def cost(self, volume: Volume, pass_name: str = "") -> Cost:
         size = sum(os.path.getsize(path) for path in self.files() if os.path.exists(path))
-        rate = {"find": 110e6, "judge": 100e9, "apply": 500e6}[pass_name]
-        disk = {"find": 3, "judge": 1, "apply": 17}[pass_name] * volume.documents
+        # Matches of 42,648 items in a byte of documents that hold none: 130 in a MB of 6-grams, 6
+        # to 7 times as many with each word less, up to one a word. Besides, one a document.
+        often = min(1.3e-4 * 6.0 ** max(6 - self._limits[0], 0), 1 / 6)
+        matches = volume.documents + int(volume.text_bytes * often)
+        in_cell = volume.cell_documents + int(volume.cell_bytes * often)
+        seconds, unit, disk = {
+            "find": (volume.text_bytes / 100e6, 100 * in_cell, 40 * matches),
+            "judge": (volume.cells * 1.3e-3, 30 * size, min(16 * matches, 8 * size)),
+            "apply": (volume.text_bytes / 500e6, 100 * in_cell + 8 * size,
+                      17 * volume.documents + 20 * matches),
+        }[pass_name]  # fmt: skip
+        held = (100 if self.rule == "chunks" else 45) * size  # 560 and 280 MB for 5.3 MB of Parquet
         return Cost(
-            volume.text_bytes / rate, 2.0, 50_000_000 + 35 * size, 24 * volume.cell_documents, disk,
-            units=1 if pass_name == "judge" else None,
-        )  # fmt: skip
+            seconds, 2.0, 50_000_000 + held, unit, disk, units=1 if pass_name == "judge" else None
+        )
 
     def find(self, context: PassContext) -> None:
         """Write the n-grams of items that documents of a cell hold, and in how many each is."""
