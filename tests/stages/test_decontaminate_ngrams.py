@@ -31,8 +31,16 @@ if TYPE_CHECKING:
 
     from tests.stages.global_runner import Decided
 
-WORDS = ["a", "b", "A", "b.", "\u00e9", "--", "c"]
-texts = st.lists(st.sampled_from(WORDS), max_size=14).map(" ".join)
+Hit = tuple[tuple[str, ...], int, int, int]
+"""An n-gram, its first character and end, and its first word."""
+
+WORDS = ["a", "b", "A", "b.", "\u00e9", "\u00c9", "--", "\u2013", "b'c", "'", "c"]
+SPACES = [" ", " ", "  ", "\n", "\u2003", "\x1c", "\x85"]
+texts = st.lists(st.sampled_from(WORDS), max_size=14).flatmap(
+    lambda words: st.lists(st.sampled_from(SPACES), min_size=len(words), max_size=len(words)).map(
+        lambda spaces: "".join(itertools.chain(*zip(words, spaces, strict=True)))
+    )
+)
 items = st.lists(
     st.fixed_dictionaries({"question": texts.filter(str.split), "answer": texts}),
     min_size=1, max_size=4,
@@ -46,7 +54,7 @@ _FOLDED = str.maketrans(string.ascii_uppercase, string.ascii_lowercase, string.p
 def plain_words(text: str, rule: str) -> list[tuple[str, int, int]]:
     """Return the words of a text with their first character and end."""
     if rule == "chunks":
-        marks = r"\w+|(?<!\S)[^\w\s]+(?!\S)"
+        marks = r"\w+|(?<!\S)[!-/:-@\[-^`{-~]+(?!\S)"
         return [(m.group().lower().replace("\u00e9", "e"), *m.span())
                 for m in re.finditer(marks, text)]  # fmt: skip
     found = [(m.group().translate(_FOLDED), *m.span()) for m in re.finditer(r"\S+", text)]
@@ -76,7 +84,7 @@ def plain_gpt3(text: str, spans: list[tuple[int, int]], window: int, least: int,
 
 def plain_rule(
     documents: Sequence[str], rows: list[dict[str, str]], stage: DecontaminateNgrams
-) -> list[tuple[int, str | None]]:
+) -> list[tuple[list[tuple[int, int]], str | None]]:
     """Return of each document the hits that count and what is left of it, None if it goes."""
     num, rule = stage.ngram or 13, stage.rule
     known = {gram for row in rows for gram in grams(item_words(row, rule), num)}
@@ -94,37 +102,39 @@ def plain_rule(
             row for row in rows if plain_share(item_words(row), counts, num) >= stage.min_share
         ]
         counts &= {gram for row in dirty for gram in grams(item_words(row), num)}
-    answers: list[tuple[int, str | None]] = []
+    answers: list[tuple[list[tuple[int, int]], str | None]] = []
     for text, found in zip(documents, hits, strict=True):
-        spans = [(start, end) for gram, start, end, _ in found if gram in counts]
+        chosen = [one for one in found if one[0] in counts]
         if rule == "chunks":
-            spans = plain_runs(
-                [(at, gram) for gram, *_, at in found if gram in counts], rows, stage
-            )
+            chosen = plain_runs(chosen, rows, stage)
+        spans = [(start, end) for _, start, end, _ in chosen]
         left: str | None = text
         if spans and rule in {"llama3", "chunks"}:
             left = None
         elif spans:
             by = stage.window, stage.min_piece, stage.max_pieces
-            pieces = (plain_janitor if rule == "janitor" else plain_gpt3)(text, spans, *by)
+            if rule == "janitor":
+                pieces = plain_janitor(text, {" ".join(gram) for gram in counts}, num, *by)
+            else:
+                pieces = plain_gpt3(text, spans, *by)
             left = "".join(pieces) if pieces else None
-        answers.append((len(spans), left))
+        answers.append((spans, left))
     return answers
 
 
 def plain_runs(
-    hits: list[tuple[int, tuple[str, ...]]], rows: list[dict[str, str]], stage: DecontaminateNgrams
-) -> list[tuple[int, int]]:
-    """Return a span for each hit that is in a run of enough words that weigh enough."""
-    spans: list[tuple[int, int]] = []
+    hits: list[Hit], rows: list[dict[str, str]], stage: DecontaminateNgrams
+) -> list[Hit]:
+    """Return the hits that are in a run of enough words that weigh enough."""
+    chosen: list[Hit] = []
     frequency = Counter(word for row in rows for word in set(item_words(row, "chunks")))
-    runs = itertools.groupby(enumerate(hits), lambda pair: pair[1][0] - pair[0])
-    for run in [[gram for _, (_, gram) in run] for _, run in runs]:
-        words = [*run[0], *(gram[-1] for gram in run[1:])]
+    runs = itertools.groupby(enumerate(hits), lambda pair: pair[1][-1] - pair[0])
+    for run in [[hit for _, hit in run] for _, run in runs]:
+        words = [*run[0][0], *(gram[-1] for gram, *_ in run[1:])]
         weight = sum(plain_weight(word, frequency[word], len(rows)) for word in words)
         if len(words) >= stage.min_words and weight >= stage.min_weight:
-            spans += [(0, 0)] * len(run)
-    return spans
+            chosen += run
+    return chosen
 
 
 def plain_weight(word: str, num: int, num_items: int) -> float:
@@ -145,19 +155,30 @@ def plain_share(words: list[str], counts: set[tuple[str, ...]], num: int) -> flo
     return len(covered) / max(len(words), 1)
 
 
-def plain_janitor(text: str, spans: list[tuple[int, int]], window: int, least: int, most: int):
-    """Return the pieces that the janitor leaves, its ends being last characters."""
-    if len(spans) > most:
-        return None
-    pieces, after, last = [], 0, -1
-    for start, end in spans:
-        first, last = max(0, start - window), min(len(text), end - 1 + window)
-        if first - after > least:
-            pieces.append(text[after:first])
-        after = last
-    if last < len(text) - least:
-        pieces.append(text[last + 1 :])
-    return pieces
+def plain_janitor(
+    text: str, known: set[str], num: int, window: int, least: int, most: int
+) -> list[str]:
+    """Return what `Janitor.clean_python` of lm_eval 0.4.13 does, line by line.
+
+    Source: lm_eval/decontamination/janitor.py, `clean_python` and `_split_chunks`.
+    """
+    words = [(match.group(), match.start(), match.end() - 1) for match in re.finditer(r"\S+", text)]
+    dirty = [
+        (gram[0][1], gram[-1][2])
+        for gram in grams(words, num)
+        if " ".join(word for word, *_ in gram).translate(_FOLDED) in known
+    ]
+    chunks, splice, end = [], 0, -1
+    for number, (start, end) in enumerate(dirty):
+        if number >= most:
+            return []
+        start, end = max(0, start - window), min(len(text), end + window)
+        if start - splice > least:
+            chunks.append(text[splice:start])
+        splice = end
+    if end < len(text) - least:
+        chunks.append(text[end + 1 :])
+    return chunks
 
 
 def write(path: Path, rows: list[dict[str, str]]) -> str:
@@ -165,10 +186,16 @@ def write(path: Path, rows: list[dict[str, str]]) -> str:
     return str(path)
 
 
+def spans_in_characters(row: dict[str, Any], text: str) -> list[dict[str, int]]:
+    data = text.encode()
+    return [{k: len(data[:at].decode()) for k, at in span.items()} for span in row["spans"]]
+
+
 def check(decided: Decided, documents: Sequence[str], rows: Any, stage: Any) -> None:
     """Assert that texts, columns and ledger are those of the plain program."""
     ledger = {number_of(row["doc_key"]): row for row in decided.ledger}
-    for number, (num_hits, left) in enumerate(plain_rule(documents, rows, stage)):
+    for number, (spans, left) in enumerate(plain_rule(documents, rows, stage)):
+        num_hits = len(spans)
         assert decided.columns["hits"][number] == num_hits
         assert len(decided.columns["items"][number]) == (0 if num_hits == 0 else 1) or num_hits > 1
         assert decided.keep[number] == (left is not None)
@@ -178,6 +205,11 @@ def check(decided: Decided, documents: Sequence[str], rows: Any, stage: Any) -> 
             assert row["action"] == ("cut" if left is not None else "drop")
         if left is not None:
             assert decided.texts[number] == left
+        elif row is not None:
+            text = documents[number]
+            is_hit = [any(start <= at < end for start, end in spans) for at in range(len(text))]
+            pieces = [text[s["start"] : s["end"]] for s in spans_in_characters(row, text)]
+            assert "".join(pieces) == "".join(itertools.compress(text, is_hit))
 
 
 @settings(max_examples=40, deadline=None)
