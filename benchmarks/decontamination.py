@@ -17,12 +17,18 @@ in which nothing is found, 300 of each benchmark and length, and prints the shar
 `--frequency 300` does both for `decontaminate_ngrams: {rule: chunks}`: the run is bench_en, or all sets; each planted
 run of words is judged alone, in one document more.
 
+`--janitor FILE` compares `decontaminate_ngrams: {rule: janitor}` with lm_eval's `Janitor`, of which it needs the file
+`lm_eval/decontamination/janitor.py` (`pip download --no-deps lm_eval`, and unzip it), piece by piece on all documents.
+
 Reads decontam, benchmarks and bench_en from CORPUSKIT_SHARED_DATA. Speed: CPU seconds on one core, start apart.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import importlib.util
+import io
 import itertools
 import os
 import random
@@ -41,7 +47,13 @@ import pyarrow.parquet as pq
 from corpuskit.stage import View
 from corpuskit.stages.dedup.decontaminate import Decontaminate
 from corpuskit.stages.dedup.decontaminate.index import open_index
-from corpuskit.stages.dedup.decontaminate.items import BenchmarkColumns, benchmark_files, read_items
+from corpuskit.stages.dedup.decontaminate.items import (
+    BenchmarkColumns,
+    benchmark_files,
+    read_benchmarks,
+    read_items,
+)
+from corpuskit.stages.dedup.decontaminate.ngrams import Cutting, janitor_pieces, word_spans
 from corpuskit.stages.dedup.decontaminate.search import find_items
 from corpuskit.stages.dedup.decontaminate_ngrams import DecontaminateNgrams
 
@@ -69,11 +81,15 @@ def main() -> None:
     parser.add_argument("--chunks", type=int, help="plant so many runs of words of each benchmark")
     parser.add_argument("--frequency", type=int, help="the same by documents of the run")
     parser.add_argument("--seed", default="", help="of the runs of words that --frequency plants")
+    parser.add_argument("--janitor", type=Path, help="compare with this janitor.py of lm_eval")
     options = parser.parse_args()
     if not (DATA / "decontam").exists():
         sys.exit(f"no real data at {DATA}: set CORPUSKIT_SHARED_DATA")
     rows = pq.read_table(DATA / "decontam" / "planted.parquet").to_pylist()
     stage = Decontaminate(benchmarks=(str(DATA / "benchmarks" / "*.parquet"),))
+    if options.janitor:
+        janitor(options.janitor)
+        return
     if options.clean:
         clean(stage)
         return
@@ -477,6 +493,51 @@ def in_a_row(stage: DecontaminateNgrams, rows: Any, words: Any, hashes: Any, cou
     """Return texts in which n-grams that count follow one another as the stage asks for."""
     rows, words, hashes = rows[counts], words[counts], hashes[counts]
     return np.unique(rows[stage.in_a_row(rows, words, hashes)])
+
+
+def janitor(path: Path) -> None:
+    """Print on how many documents lm_eval's Janitor and `rule: janitor` do not leave the same."""
+    spec = importlib.util.spec_from_file_location("janitor", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
+        spec.loader.exec_module(module)  # it says that its C++ is not there
+    theirs = module.Janitor()
+    stage = DecontaminateNgrams(
+        benchmarks=(str(DATA / "benchmarks" / "*.parquet"),), rule="janitor"
+    )
+    index, num = stage._index(), 13
+    for item in read_benchmarks(stage.benchmark_files(), stage.columns()):
+        theirs.register_contaminant_python(f"{item.question}\n{item.answer}")
+    for pattern in ("decontam/*", "code/*", "bench_multi/*"):
+        documents = matched = dropped = different = short = 0
+        spent = [0.0, 0.0]
+        for file in sorted(DATA.glob(f"{pattern}.parquet")):
+            texts = pq.read_table(file, columns=["text"])["text"].to_pylist()
+            for view in batches(texts):
+                began = time.process_time()
+                rows, words, _ = index.find(view.text)
+                spent[0] += time.process_time() - began
+                for at in range(view.num_docs):
+                    text = view.text.row(at).decode()
+                    began = time.process_time()
+                    chunks = theirs.clean_python(text)
+                    spent[1] += time.process_time() - began
+                    mine = words[rows == at].tolist()
+                    places = word_spans(text, "janitor") if mine else []
+                    spans = [(places[one][0], places[one + num - 1][1]) for one in mine]
+                    kept, hits = janitor_pieces(len(text), spans, Cutting(200, 200, 10))
+                    left = [text[a:b] for a, b in kept] if hits <= 10 else []
+                    if not mine and not chunks:  # we leave these as they are
+                        short += 1
+                        left = []
+                    documents, matched = documents + 1, matched + bool(mine)
+                    dropped += bool(mine) and not left
+                    different += left != chunks
+        print(f"{pattern:14}{documents:7,} documents, {matched:4} with matches, {dropped:4} dropped, "
+              f"{different} differ; {short} below 200 characters without a match stay here; "
+              f"{spent[0]:.1f} and {spent[1]:.1f} CPU s", flush=True)  # fmt: skip
 
 
 def interval(hits: int, num: int) -> tuple[float, float]:

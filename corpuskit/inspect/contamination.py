@@ -69,7 +69,7 @@ class Contamination:
         items: those with most documents first.
         phrases: the same of runs of words that may be common phrases, which are counted here only.
         contaminated: benchmark -> contaminated items and all that are long enough to be compared,
-            by `rule: llama3`.
+            by `rule: llama3`; of several stages, `benchmark (stage)` from the second on.
         not_found: stage -> benchmark -> items that it never finds, and all, in the files as they
             are now; `warnings` say why, or which file cannot be read.
     """
@@ -113,10 +113,12 @@ def contamination_report(
     for phase, seal in sealed(run):
         for label in (name for name in phase.labels if name in labels):
             finished[label] = run.plan.step(label).stage
-            for name, num in seal.counters.items():
+            counters = seal.counters if phase.pass_name == "judge" else {}
+            for name, num in counters.items():
                 if name.endswith(ITEMS):
                     of = name.removesuffix(ITEMS)
-                    contaminated[of] = (seal.counters.get(f"{of}{CONTAMINATED}", 0), num)
+                    shown = f"{of} ({label})" if of in contaminated else of
+                    contaminated[shown] = (counters.get(f"{of}{CONTAMINATED}", 0), num)
             for hit, items in _hits(run, phase, seal, label):
                 is_phrase = hit.action == "report"  # never beside other rules in a document
                 for item in items:

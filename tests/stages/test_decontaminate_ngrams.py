@@ -436,15 +436,18 @@ def counted(tmp_path_factory) -> Lab:
     return of_ngrams(lab)
 
 
-def of_ngrams(lab: Lab) -> Lab:
+def of_ngrams(lab: Lab, *rules: dict[str, Any]) -> Lab:
+    rules = rules or (
+        {"rule": "chunks", "action": "annotate", "max_documents": 20}, {"rule": "gpt3"},
+    )  # fmt: skip
     far = "x " * 300
     texts = [f"{far}{num} {ITEM if num % 9 == 0 else num} {far}" for num in range(80)]
     documents = [{"id": str(num), "text": text} for num, text in enumerate(texts)]
     lab.write("web0.jsonl", documents[:50])
     lab.write("books.jsonl", documents[50:])
+    lab.pipeline["sources"]["items"] = lab.pipeline["sources"].pop("books")
     rows = [{"id": "bees", "question": ITEM}, {"id": "short", "question": "why do bees"}]
     path = write(lab.inputs.parent / "b.jsonl", rows)
-    rules = ({"rule": "chunks", "action": "annotate", "max_documents": 20}, {"rule": "gpt3"})
     lab.pipeline["stages"] = [
         {"decontaminate_ngrams": {"benchmarks": {"b": path}, **params}} for params in rules
     ]
@@ -474,6 +477,17 @@ def test_documents_that_are_only_annotated_are_reported(counted: Lab) -> None:
     ids = [str(num) for num in range(0, 80, 9)]
     assert [hit for hit in hits if hit[1] == "annotate"] == [(one, "annotate", 10.0) for one in ids]
     assert item.rules == {"ngram": 18}
+
+
+@pytest.mark.slow
+def test_contaminated_items_are_said_of_each_stage_and_of_no_source(tmp_path: Path) -> None:
+    rules = [{"rule": "llama3", "action": "annotate", "max_documents": n} for n in (20, 1)]
+    lab = of_ngrams(Lab(tmp_path, Path("no tokenizer")), *rules, {"rule": "llama3"})
+    lab.run()
+    report = contamination_report(RunDirectory.open(str(lab.out)))
+    others = {"b (decontaminate_ngrams_2)": (0, 1), "b (decontaminate_ngrams_3)": (1, 1)}
+    assert report.contaminated == {"b": (1, 1), **others}
+    assert report.documents == 18
 
 
 @pytest.mark.slow

@@ -79,7 +79,8 @@ class DecontaminateNgrams(BenchmarkStage, GlobalStage):
       and so do documents in more than 10 pieces. Chosen here, where the paper is silent: windows
       that meet are one, short pieces count, what stays of a document is one document.
     - `janitor`: the same in lm-evaluation-harness: no n-gram is ignored, documents with more than
-      10 matches go, overlapping ones counted each, and punctuation alone is a word.
+      10 matches go, overlapping ones counted each, and punctuation alone is a word. Documents
+      without a match stay; there, they go if they are below 200 characters.
     - `llama3`: 8-grams. An item is contaminated if those that occur in the run cover `min_share` of
       its words; documents that hold an 8-gram of such an item go. The paper counts tokens, and
       chooses the share for each benchmark by its effect on the score; the default is what Llama 2
@@ -147,7 +148,8 @@ class DecontaminateNgrams(BenchmarkStage, GlobalStage):
         why, counts = self.not_found()
         if all(num == total for num, total in counts.values()):
             raise UsageError(
-                f"benchmarks: all items are {why}: nothing would be found. Lower ngram."
+                f"benchmarks: all items are {why}, so that nothing would be found. Lower ngram, "
+                "or choose another rule."
             )
 
     def files(self) -> tuple[str, ...]:
