@@ -86,7 +86,7 @@ def audit(*paths, amount="all", seed=0, **options):
 
 
 def test_items_that_are_never_found_are_noted(tmp_path):
-    rows = [{"question": sentences(random.Random(1), 5)}, {"question": "Who is it?"}]
+    rows = [{"question": sentences(random.Random(1), 20)}, {"question": "Who is it?"}]
     path = tmp_path / "items.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
     text = tmp_path / "texts.jsonl"
