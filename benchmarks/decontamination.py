@@ -17,12 +17,18 @@ in which nothing is found, 300 of each benchmark and length, and prints the shar
 `--frequency 300` does both for `decontaminate_ngrams: {rule: chunks}`: the run is bench_en, or all sets; each planted
 run of words is judged alone, in one document more.
 
+`--janitor FILE` compares `decontaminate_ngrams: {rule: janitor}` with lm_eval's `Janitor`, of which it needs the file
+`lm_eval/decontamination/janitor.py` (`pip download --no-deps lm_eval`, and unzip it), piece by piece on all documents.
+
 Reads decontam, benchmarks and bench_en from CORPUSKIT_SHARED_DATA. Speed: CPU seconds on one core, start apart.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import importlib.util
+import io
 import itertools
 import os
 import random
@@ -41,7 +47,13 @@ import pyarrow.parquet as pq
 from corpuskit.stage import View
 from corpuskit.stages.dedup.decontaminate import Decontaminate
 from corpuskit.stages.dedup.decontaminate.index import open_index
-from corpuskit.stages.dedup.decontaminate.items import BenchmarkColumns, benchmark_files, read_items
+from corpuskit.stages.dedup.decontaminate.items import (
+    BenchmarkColumns,
+    benchmark_files,
+    read_benchmarks,
+    read_items,
+)
+from corpuskit.stages.dedup.decontaminate.ngrams import Cutting, janitor_pieces, word_spans
 from corpuskit.stages.dedup.decontaminate.search import find_items
 from corpuskit.stages.dedup.decontaminate_ngrams import DecontaminateNgrams
 
@@ -68,11 +80,16 @@ def main() -> None:
     parser.add_argument("--clean", action="store_true", help="count flags in other clean documents")
     parser.add_argument("--chunks", type=int, help="plant so many runs of words of each benchmark")
     parser.add_argument("--frequency", type=int, help="the same by documents of the run")
+    parser.add_argument("--seed", default="", help="of the runs of words that --frequency plants")
+    parser.add_argument("--janitor", type=Path, help="compare with this janitor.py of lm_eval")
     options = parser.parse_args()
     if not (DATA / "decontam").exists():
         sys.exit(f"no real data at {DATA}: set CORPUSKIT_SHARED_DATA")
     rows = pq.read_table(DATA / "decontam" / "planted.parquet").to_pylist()
     stage = Decontaminate(benchmarks=(str(DATA / "benchmarks" / "*.parquet"),))
+    if options.janitor:
+        janitor(options.janitor)
+        return
     if options.clean:
         clean(stage)
         return
@@ -80,7 +97,9 @@ def main() -> None:
         chunks(stage, options.chunks, {row["benchmark"] for row in rows if row["benchmark"]})
         return
     if options.frequency:
-        frequency(options.frequency, {row["benchmark"] for row in rows if row["benchmark"]})
+        frequency(
+            options.frequency, options.seed, {row["benchmark"] for row in rows if row["benchmark"]}
+        )
         return
     if options.choose:
         choose(stage, rows[::2])
@@ -103,7 +122,7 @@ def methods_of(
     index = open_index(stage._recipe())
     ours(stage, ["warm up"])
     spent = time.process_time() - began
-    print(f"our index: {index.num_read:,} items, {len(index.names):,} different, {index.num_short} too short; "
+    print(f"our index: {index.num_read:,} items, {len(index.names):,} different, {(~index.is_found(0.0, passages=False)).sum()} too short; "
           f"{index.size_bytes / 1e6:,.0f} MB; opened in {spent:.2f} CPU s")  # fmt: skip
     items = [
         item
@@ -397,26 +416,17 @@ def clean(stage: Decontaminate) -> None:
         print(f"{pattern:30}{len(texts):8,}  " + "  ".join(cells), flush=True)
 
 
-def frequency(num: int, known: set[str]) -> None:
+def frequency(num: int, seed: str, known: set[str]) -> None:
     """Print what `rule: chunks` drops of clean documents and of planted runs, by `max_documents`.
 
     Args:
         num: planted runs of each benchmark and length.
+        seed: of the runs; parameters were chosen on those of `tune` and the first half of bench_en.
         known: as in `chunks`.
     """
     stage = DecontaminateNgrams(benchmarks=(str(DATA / "benchmarks" / "*.parquet"),), rule="chunks")
     index = stage._index()
-    planted = []
-    for name, path in benchmark_files(stage.benchmarks):
-        questions = [item.question.split() for item in read_items(name, path, BenchmarkColumns())]
-        long = [words for words in questions if len(words) >= 13]
-        for length in (8, 13):
-            draw, texts = random.Random(f"{length}{name}"), []
-            for words in draw.choices(long, k=num):
-                at = draw.randrange(len(words) - length + 1)
-                texts.append(" ".join(words[at : at + length]))
-            view = View(pa.record_batch({"text": pa.array(texts, pa.large_string())}))
-            planted.append((length, name in known, index.find(view.text)))
+    planted = planted_hits(stage, num, seed, known)
     documents, sets, first = np.zeros(len(index.hashes), np.int64), [], 0
     size, spent, one_pass = 0, 0.0, 0.0
     other = Decontaminate(benchmarks=stage.benchmarks)
@@ -439,36 +449,95 @@ def frequency(num: int, known: set[str]) -> None:
         places = np.searchsorted(index.hashes, hashes)
         documents += np.bincount(np.unique(rows * len(documents) + places) % len(documents),
                                  minlength=len(documents))  # fmt: skip
-        sets.append((pattern, rows, words, places))
-        if pattern not in (CLEAN[0], CLEAN[-1]):
+        sets.append((rows, words, hashes, places))
+        if pattern == CLEAN[0]:
+            sets_half = first // 2
+        elif pattern != CLEAN[-1]:
             continue
         print(f"a run of {first:,} documents, up to {pattern}")
         for most in (1, 2, 3, 5, 10):
-            flags = [len(set(in_a_row(stage, *hits, documents <= most))) for _, *hits in sets]
-            cells = []
+            flags = [in_a_row(stage, *hits, (documents <= most)[places]) for *hits, places in sets]
+            cells, rare = [], documents < most
             for length, is_known in itertools.product((8, 13), (True, False)):
                 shares = [
-                    len(set(in_a_row(stage, hits[0], hits[1], np.searchsorted(index.hashes, hits[2]),
-                                     documents < most))) / num
+                    len(in_a_row(stage, *hits, rare[np.searchsorted(index.hashes, hits[2])])) / num
                     for *one, hits in planted if one == [length, is_known]
                 ]  # fmt: skip
                 cells.append(f"{np.mean(shares):.3f}")
-            print(f"  max_documents {most:2}: flagged {flags}; found {' '.join(cells)}", flush=True)
+            half = int((flags[0] < sets_half).sum())
+            print(f"  max_documents {most:2}: flagged {[*map(len, flags)]} ({half} in the first half of "
+                  f"bench_en); found {' '.join(cells)}", flush=True)  # fmt: skip
     speeds = [f"{size / 1e6 / seconds:.0f}" for seconds in (spent, one_pass)]
     print(f"{size / 1e6:.0f} MB, per CPU s: find {speeds[0]}, decontaminate {speeds[1]}")
 
 
-def in_a_row(
-    stage: DecontaminateNgrams, rows: Any, words: Any, places: Any, counts: Any
-) -> list[int]:
-    """Return texts in which as many n-grams that count follow one another as the stage asks for."""
-    chosen = counts[places]
-    rows, words = rows[chosen], words[chosen]
-    is_next = (np.diff(rows, prepend=-1) == 0) & (np.diff(words, prepend=-1) == 1)
-    firsts = np.flatnonzero(~is_next)
-    sizes = np.diff(np.append(firsts, len(rows)))
-    found: list[int] = rows[firsts[sizes > stage.min_words - stage._limits[0]]].tolist()
-    return found
+def planted_hits(
+    stage: DecontaminateNgrams, num: int, seed: str, known: set[str]
+) -> list[tuple[int, bool, Any]]:
+    """Plant runs of words: return length, whether the benchmark is known, and n-grams found."""
+    planted = []
+    for name, path in benchmark_files(stage.benchmarks):
+        questions = [item.question.split() for item in read_items(name, path, BenchmarkColumns())]
+        long = [words for words in questions if len(words) >= 13]
+        for length in (8, 13):
+            draw, texts = random.Random(f"{length}{name}{seed}"), []
+            for words in draw.choices(long, k=num):
+                at = draw.randrange(len(words) - length + 1)
+                texts.append(" ".join(words[at : at + length]))
+            view = View(pa.record_batch({"text": pa.array(texts, pa.large_string())}))
+            planted.append((length, name in known, stage._index().find(view.text)))
+    return planted
+
+
+def in_a_row(stage: DecontaminateNgrams, rows: Any, words: Any, hashes: Any, counts: Any) -> Any:
+    """Return texts in which n-grams that count follow one another as the stage asks for."""
+    rows, words, hashes = rows[counts], words[counts], hashes[counts]
+    return np.unique(rows[stage.in_a_row(rows, words, hashes)])
+
+
+def janitor(path: Path) -> None:
+    """Print on how many documents lm_eval's Janitor and `rule: janitor` do not leave the same."""
+    spec = importlib.util.spec_from_file_location("janitor", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
+        spec.loader.exec_module(module)  # it says that its C++ is not there
+    theirs = module.Janitor()
+    stage = DecontaminateNgrams(
+        benchmarks=(str(DATA / "benchmarks" / "*.parquet"),), rule="janitor"
+    )
+    index, num = stage._index(), 13
+    for item in read_benchmarks(stage.benchmark_files(), stage.columns()):
+        theirs.register_contaminant_python(f"{item.question}\n{item.answer}")
+    for pattern in ("decontam/*", "code/*", "bench_multi/*"):
+        documents = matched = dropped = different = short = 0
+        spent = [0.0, 0.0]
+        for file in sorted(DATA.glob(f"{pattern}.parquet")):
+            texts = pq.read_table(file, columns=["text"])["text"].to_pylist()
+            for view in batches(texts):
+                began = time.process_time()
+                rows, words, _ = index.find(view.text)
+                spent[0] += time.process_time() - began
+                for at in range(view.num_docs):
+                    text = view.text.row(at).decode()
+                    began = time.process_time()
+                    chunks = theirs.clean_python(text)
+                    spent[1] += time.process_time() - began
+                    mine = words[rows == at].tolist()
+                    places = word_spans(text, "janitor") if mine else []
+                    spans = [(places[one][0], places[one + num - 1][1]) for one in mine]
+                    kept, hits = janitor_pieces(len(text), spans, Cutting(200, 200, 10))
+                    left = [text[a:b] for a, b in kept] if hits <= 10 else []
+                    if not mine and not chunks:  # we leave these as they are
+                        short += 1
+                        left = []
+                    documents, matched = documents + 1, matched + bool(mine)
+                    dropped += bool(mine) and not left
+                    different += left != chunks
+        print(f"{pattern:14}{documents:7,} documents, {matched:4} with matches, {dropped:4} dropped, "
+              f"{different} differ; {short} below 200 characters without a match stay here; "
+              f"{spent[0]:.1f} and {spent[1]:.1f} CPU s", flush=True)  # fmt: skip
 
 
 def interval(hits: int, num: int) -> tuple[float, float]:

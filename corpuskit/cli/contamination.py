@@ -25,7 +25,7 @@ def command(
 
     Needs a finished stage `decontaminate` or `decontaminate_ngrams`. Counts all documents that it
     dropped, and those that it cut or annotated, unless a later filter of the same phase dropped
-    them.
+    them. Warns of items that are never found, counted in the files as they are now.
     """
     import dataclasses
     import json
@@ -53,7 +53,12 @@ def _print(report: Contamination, most: int) -> None:
     if report.documents:
         _print_benchmarks(report)
     for name, (dirty, num) in report.contaminated.items():
-        out.print(f"{name}: {dirty:,} of {num:,} items are contaminated ({dirty / num:.1%})")
+        share = f" ({dirty / num:.1%})" if num else ""
+        out.print(
+            f"{name}: {dirty:,} of {num:,} items that can be compared are contaminated{share}"
+        )
+    for warning in report.warnings:
+        out.print(f"Warning: {warning}", soft_wrap=True)
     _print_items(report.items, most)
     if report.phrases:
         out.print()

@@ -35,6 +35,7 @@ def command(
     import json
 
     from corpuskit.cli import _tables
+    from corpuskit.engine.expect import plan_warnings
     from corpuskit.engine.mixture import MIX, mixture
     from corpuskit.engine.pipeline import preview
     from corpuskit.engine.plan import read_plan
@@ -63,5 +64,7 @@ def command(
     _tables.print_grid(run.plan.file)
     _tables.print_prospects(run, phases)
     _tables.print_contracts(run, reused)
+    for warning in plan_warnings(run.plan.file.steps):
+        click.echo(f"Warning: {warning}")
     _tables.print_mixture(taken)
     _tables.print_needs(flight)

@@ -193,6 +193,11 @@ def _may_meet(first: Step, second: Step) -> bool:
     return a is None or b is None or not set(a).isdisjoint(b)
 
 
+def plan_warnings(steps: Sequence[Step]) -> list[str]:
+    """Return what stages say of their parameters and files; it may read files."""
+    return [f"{step.label}: {text}" for step in steps for text in step.stage.warnings()]
+
+
 def english_defaults(steps: Sequence[Step]) -> list[str]:
     """Return a warning for each stage that would treat other languages as English."""
     from corpuskit.stages.filters._languages import LanguageFilter

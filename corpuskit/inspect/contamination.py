@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow.compute as pc
 
+from corpuskit.engine.documents import read_part
 from corpuskit.engine.status import sealed
-from corpuskit.errors import UsageError, suggest
+from corpuskit.errors import CorpuskitError, UsageError, suggest
 from corpuskit.formats.shards import read_documents
 from corpuskit.inspect.archive import select
 from corpuskit.stages.dedup.decontaminate import Decontaminate
-from corpuskit.stages.dedup.decontaminate.benchmarks import SEPARATOR
+from corpuskit.stages.dedup.decontaminate.benchmarks import SEPARATOR, BenchmarkStage
 from corpuskit.stages.dedup.decontaminate_ngrams import CONTAMINATED, ITEMS, DecontaminateNgrams
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from corpuskit.engine.plan import Phase
     from corpuskit.engine.rundir import RunDirectory
     from corpuskit.formats.manifest import Seal
+    from corpuskit.stage import Stage
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,7 +68,10 @@ class Contamination:
         benchmarks: name -> documents that hold something of its items.
         items: those with most documents first.
         phrases: the same of runs of words that may be common phrases, which are counted here only.
-        contaminated: benchmark -> contaminated items and all items, by `rule: llama3`.
+        contaminated: benchmark -> contaminated items and all that are long enough to be compared,
+            by `rule: llama3`; of several stages, `benchmark (stage)` from the second on.
+        not_found: stage -> benchmark -> items that it never finds, and all, in the files as they
+            are now; `warnings` say why, or which file cannot be read.
     """
 
     documents: int
@@ -74,6 +79,8 @@ class Contamination:
     items: list[ItemHits]
     phrases: list[ItemHits]
     contaminated: dict[str, tuple[int, int]]
+    not_found: dict[str, dict[str, tuple[int, int]]]
+    warnings: list[str]
 
 
 def contamination_report(
@@ -101,29 +108,47 @@ def contamination_report(
     phrases: dict[str, ItemHits] = {}
     holders: defaultdict[str, set[int]] = defaultdict(set)  # "" of all, then by benchmark
     contaminated: dict[str, tuple[int, int]] = {}
-    is_finished = False
+    finished: dict[str, Stage] = {}
     for phase, seal in sealed(run):
         for label in (name for name in phase.labels if name in labels):
-            is_finished = True
-            for name, num in seal.counters.items():
+            finished[label] = run.plan.step(label).stage
+            counters = seal.counters if phase.pass_name == "judge" else {}
+            for name, num in counters.items():
                 if name.endswith(ITEMS):
                     of = name.removesuffix(ITEMS)
-                    contaminated[of] = (seal.counters.get(f"{of}{CONTAMINATED}", 0), num)
+                    shown = f"{of} ({label})" if of in contaminated else of
+                    contaminated[shown] = (counters.get(f"{of}{CONTAMINATED}", 0), num)
             for hit, items in _hits(run, phase, seal, label):
                 # A phrase is never beside other rules in a document.
                 found = phrases if hit.action == "report" else by_item
                 for item in items:
                     _count(found.setdefault(item, ItemHits(item)), hit, examples)
                 _hold(holders, hit, items)
-    if not is_finished:
+    if not finished:
         raise UsageError(f"{labels[0]}: its phase is not finished. Run the pipeline first.")
     if benchmark is not None:
         _check_benchmark(benchmark, {item.partition("/")[0] for item in (*by_item, *phrases)})
     num_documents = {name: len(keys) for name, keys in sorted(holders.items())}
     return Contamination(
         num_documents.pop("", 0), num_documents, _ordered(by_item, benchmark),
-        _ordered(phrases, benchmark), dict(sorted(contaminated.items())),
+        _ordered(phrases, benchmark), dict(sorted(contaminated.items())), *_never_found(finished),
     )  # fmt: skip
+
+
+def _never_found(
+    stages: Mapping[str, Stage],
+) -> tuple[dict[str, dict[str, tuple[int, int]]], list[str]]:
+    """Return `not_found` and `warnings` of a report."""
+    counts: dict[str, dict[str, tuple[int, int]]] = {}
+    texts: list[str] = []
+    for label, stage in stages.items():
+        assert isinstance(stage, BenchmarkStage)
+        try:
+            counts[label] = stage.not_found()[1]
+            texts += [f"{label}: {text}" for text in stage.warnings()]
+        except CorpuskitError as error:
+            texts.append(f"{label}: which items are never found is not known: {error}")
+    return counts, texts
 
 
 def _check_benchmark(name: str, found: Collection[str]) -> None:
@@ -171,8 +196,11 @@ def _hits(
             )  # fmt: skip
             yield hit, names.split(SEPARATOR)
     stage = run.plan.step(label).stage
-    if not isinstance(stage, Decontaminate):
+    if isinstance(stage, DecontaminateNgrams):
+        if stage.action == "annotate" and len(seal.by_role("sidecar")):  # its last pass
+            yield from _annotated(run, phase, seal, label)
         return
+    assert isinstance(stage, Decontaminate)
     if stage.action == "drop" and stage.phrases != "report":
         return
     action = stage.action
@@ -192,6 +220,21 @@ def _hits(
                     rows[0]["rule"] if rows else None, row[f"{label}.score"], _spans(spans),
                 )  # fmt: skip
                 yield hit, row[f"{label}.items"]
+
+
+def _annotated(
+    run: RunDirectory, phase: Phase, seal: Seal, label: str
+) -> Iterator[tuple[Hit, list[str]]]:
+    """Yield the documents that a global stage has only added columns to, and their items."""
+    masks = (*(run.seal(index) for index in phase.sidecars), seal)
+    columns = ["key", "id", "source", f"{label}.hits", f"{label}.items"]
+    for cell in run.cells(phase):
+        assert cell.part is not None, "cells have parts"
+        sidecars = [run.at(p) for one in masks for p in one.by_role("sidecar").of_unit(cell.number)]
+        for batch in read_part(run, cell.part, columns, sidecars=sidecars):
+            for row in batch.filter(pc.greater(batch.column(columns[3]), 0)).to_pylist():
+                where = (row["id"], row["key"], row["source"], label)
+                yield Hit(*where, "annotate", "ngram", row[columns[3]], ()), row[columns[4]]
 
 
 def _phrase_hits(batch: pa.RecordBatch, label: str) -> Iterator[tuple[Hit, list[str]]]:

@@ -1,6 +1,6 @@
-"""Words between whitespace, in lower case and without punctuation, both of ASCII only.
+"""Words whose n-grams are compared: as papers take them, and folded ones with marks between them.
 
-Nothing else is folded: papers that compare n-grams of such words did no more.
+Papers take words between whitespace, in lower case and without punctuation, both of ASCII only.
 """
 
 from __future__ import annotations
@@ -12,11 +12,13 @@ import numpy as np
 
 from corpuskit.kernels.hashing import mix64
 from corpuskit.kernels.jit import kernel
+from corpuskit.kernels.wordhash import BYTE_KINDS, folded_characters, hash_words
 from corpuskit.kernels.words.split import SPACE_KINDS, split_spaces
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    Bools = NDArray[np.bool_]
     Bytes = NDArray[np.uint8]
     Offsets = NDArray[np.int64]
     Hashes = NDArray[np.uint64]
@@ -78,3 +80,71 @@ def _plain_words(
                 num += 1
         bounds[doc + 1] = num
     return bounds, words[:num].copy()
+
+
+MARK = string.punctuation.replace("_", "")
+"""Characters of a mark; an underscore is a part of words (`kernels.wordhash`)."""
+
+
+def _mark_bytes() -> Bools:
+    table = np.zeros(256, np.bool_)
+    table[list(map(ord, MARK))] = True
+    table.flags.writeable = False
+    return table
+
+
+_IS_MARK = _mark_bytes()
+
+
+def marked_words(offsets: Offsets, data: Bytes) -> tuple[Offsets, Hashes, Bools]:
+    """Return where the words of texts begin, (N + 1,), hashes and which are marks, (W,). O(B).
+
+    Words are those of `wordhash.fold_words`. A mark is ASCII punctuation alone between whitespace,
+    and a word, too: `a == b` has three, `a==b` two.
+
+    Args:
+        offsets, data: N texts.
+    """
+    return _marked_words(offsets, data, folded_characters(), BYTE_KINDS, SPACE_KINDS, _IS_MARK)
+
+
+@kernel
+def _marked_words(
+    offsets: Offsets, data: Bytes, table: Hashes, byte_kinds: Bytes, space_kinds: Bytes,
+    is_mark: Bools,
+) -> tuple[Offsets, Hashes, Bools]:  # fmt: skip
+    """Allocates 24 bytes a byte of the longest text, and 5 a byte of all."""
+    num_docs = len(offsets) - 1
+    bounds = np.zeros(num_docs + 1, np.int64)
+    longest = 0
+    for doc in range(num_docs):
+        longest = max(longest, offsets[doc + 1] - offsets[doc])
+    folded, starts = np.empty(longest, np.uint64), np.empty(longest, np.int32)
+    edges = np.empty(longest + 2, np.int32)
+    # Two words take four bytes: something separates them, or one is a letter of three bytes.
+    room = (offsets[num_docs] - offsets[0] + num_docs) // 2 + 1
+    words, marks = np.empty(room, np.uint64), np.zeros(room, np.bool_)
+    num = 0
+    for doc in range(num_docs):
+        begin, end = offsets[doc], offsets[doc + 1]
+        count = hash_words(data, begin, end, table, byte_kinds, edges, folded, starts)
+        word = 0
+        for chunk in range(split_spaces(data, begin, end, space_kinds, edges)):
+            first, last = edges[2 * chunk], edges[2 * chunk + 1]
+            value = np.uint64(0)
+            at = first
+            while at < last and is_mark[data[begin + at]]:
+                value = mix64(value ^ np.uint64(data[begin + at]))
+                at += 1
+            if at < last:
+                continue
+            while word < count and starts[word] < first:
+                words[num] = folded[word]
+                num, word = num + 1, word + 1
+            words[num], marks[num] = value, True
+            num += 1
+        while word < count:
+            words[num] = folded[word]
+            num, word = num + 1, word + 1
+        bounds[doc + 1] = num
+    return bounds, words[:num].copy(), marks[:num].copy()

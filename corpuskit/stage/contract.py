@@ -159,6 +159,13 @@ class Stage(Parameters, ABC):
             DataError: a file that a parameter names is broken.
         """
 
+    def warnings(self) -> tuple[str, ...]:
+        """Return what a user should know of these parameters and files, in full sentences.
+
+        Asked when a plan is shown and when a run begins, and only if `check` raised nothing.
+        """
+        return ()
+
     def values(self) -> Mapping[str, frozenset[str]]:
         """Return field -> all values that it can have, of those in `adds` where that is known.
 

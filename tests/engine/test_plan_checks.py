@@ -167,7 +167,7 @@ BAD_STAGES = {
         stages("decontaminate_ngrams: {benchmarks: none.jsonl}"), "none.jsonl", "none.jsonl"),
     "decontaminate_ngrams words": (
         stages("decontaminate_ngrams: {benchmarks: docs.jsonl, rule: chunks, min_words: 4}"),
-        "4}", "min_words: 4 is below ngram 5."),
+        "4}", "below ngram 6. Set it to 6 or more"),
     "exact_dedup source": (stages("exact_dedup: {prefer: [wbe]}"), "[wbe]", "'web'?"),
     "exact_dedup column": (stages("exact_dedup: {column: score}"), "score", "holds no strings"),
     "exact_dedup against": (stages("exact_dedup: {against: [nowhere]}"), "[nowhere]", "nowhere"),

@@ -85,6 +85,19 @@ def audit(*paths, amount="all", seed=0, **options):
     return run.report()
 
 
+def test_items_that_are_never_found_are_noted(tmp_path):
+    rows = [{"question": sentences(random.Random(1), 20)}, {"question": "Who is it?"}]
+    path = tmp_path / "items.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+    text = tmp_path / "texts.jsonl"
+    text.write_text(json.dumps({"text": rows[0]["question"] * 2}) + "\n", "utf-8")
+    checks = {check.name: check for check in audit(text, benchmarks=[str(path)]).checks}
+    assert checks["contamination"].rate.found == 1
+    note = checks["contamination"].note
+    assert note.startswith("items 1; items that are too short")
+    assert note.endswith("never found: items 1 of 2")
+
+
 def test_what_is_planted_is_counted(folder):
     report = audit(folder)
     found = {check.name: check for check in report.checks}

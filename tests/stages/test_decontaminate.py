@@ -179,6 +179,34 @@ def test_a_question_of_words_that_all_items_have_is_not_found(tmp_path):
     assert find(FERRY, benchmarks=path)[0] == "question"
 
 
+@pytest.mark.parametrize(
+    ("row", "params", "is_found"),
+    [
+        ({"question": FERRY}, {}, True),
+        ({"question": "Who was it then?"}, {}, False),
+        ({"question": "Who was it then?", "answer": "Gustav"}, {}, True),
+        ({"question": "Who then?", "answer": "Uncle Gustav"}, {}, False),
+        ({"question": "Who then?", "answer": FERRY}, {}, True),
+        ({"question": "", "answer": "Uncle Gustav came"}, {}, False),
+        ({"question": "", "passage": FERRY, "answer": "so"}, {}, False),
+        ({"question": "", "passage": FERRY, "answer": "so"}, {"passages": True}, True),
+        ({"question": FERRY}, {"min_weight": 90.0, "chunk_words": 0}, False),
+        ({"question": FERRY}, {"min_weight": 90.0}, True),
+    ],
+)
+def test_items_that_are_never_found_are_counted(tmp_path, row, params, is_found):
+    path = write(tmp_path / "b.jsonl", [row, {"question": f"{CHESS} {BEES}"}])
+    stage = Decontaminate(benchmarks=path, **params)
+    text = "\n".join([row.get("passage", ""), row["question"], row.get("answer", "")])
+    assert (find(text, benchmarks=path, **params)[0] is not None) == is_found
+    found_too = find(f"{CHESS} {BEES}", benchmarks=path, **params)[0] is not None
+    why, counts = stage.not_found()
+    assert counts == {"b": (2 - is_found - found_too, 2)}
+    assert stage.warnings() == (
+        (f"items {why} are never found: b {counts['b'][0]} of 2.",) if counts["b"][0] else ()
+    )
+
+
 def test_words_that_are_common_in_the_reference_weigh_less(tmp_path):
     path = write(tmp_path / "b.jsonl", [{"question": f"{FERRY}"}, {"question": "Who was it then?"}])
     common = write(tmp_path / "c.jsonl", [{"text": f"{FERRY} {'x ' * 40}"}] * 50)
@@ -236,7 +264,7 @@ def test_runs_of_words_are_those_of_plain_python(tmp_path_factory, questions, te
         benchmarks=path, ngram=3, min_words=6, chunk_words=6, chunk_weight=0, min_weight=1e9
     )
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(search, "_LEAST_PHRASE", 0.0)
+        patch.setattr(search, "LEAST_PHRASE", 0.0)
         found = find_items(
             utf8(pa.array([" ".join(text)], pa.large_string())),
             open_index(made._recipe()), 3, made._bounds(),

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import re
 import shutil
 import string
@@ -17,8 +18,11 @@ from hypothesis import strategies as st
 
 from corpuskit.cli.contamination import command
 from corpuskit.engine.rundir import RunDirectory
+from corpuskit.errors import UsageError
 from corpuskit.inspect.contamination import contamination_report
+from corpuskit.stage import Known
 from corpuskit.stages.dedup.decontaminate_ngrams import DecontaminateNgrams
+from corpuskit.storage import faults
 from tests.engine.conftest import Lab, tree
 from tests.stages.global_runner import number_of, run_global
 
@@ -27,8 +31,16 @@ if TYPE_CHECKING:
 
     from tests.stages.global_runner import Decided
 
-WORDS = ["a", "b", "A", "b.", "\u00e9", "--", "c"]
-texts = st.lists(st.sampled_from(WORDS), max_size=14).map(" ".join)
+Hit = tuple[tuple[str, ...], int, int, int]
+"""An n-gram, its first character and end, and its first word."""
+
+WORDS = ["a", "b", "A", "b.", "\u00e9", "\u00c9", "--", "\u2013", "b'c", "'", "c"]
+SPACES = [" ", " ", "  ", "\n", "\u2003", "\x1c", "\x85"]
+texts = st.lists(st.sampled_from(WORDS), max_size=14).flatmap(
+    lambda words: st.lists(st.sampled_from(SPACES), min_size=len(words), max_size=len(words)).map(
+        lambda spaces: "".join(itertools.chain(*zip(words, spaces, strict=True)))
+    )
+)
 items = st.lists(
     st.fixed_dictionaries({"question": texts.filter(str.split), "answer": texts}),
     min_size=1, max_size=4,
@@ -42,8 +54,9 @@ _FOLDED = str.maketrans(string.ascii_uppercase, string.ascii_lowercase, string.p
 def plain_words(text: str, rule: str) -> list[tuple[str, int, int]]:
     """Return the words of a text with their first character and end."""
     if rule == "chunks":
+        marks = r"\w+|(?<!\S)[!-/:-@\[-^`{-~]+(?!\S)"
         return [(m.group().lower().replace("\u00e9", "e"), *m.span())
-                for m in re.finditer(r"\w+", text)]  # fmt: skip
+                for m in re.finditer(marks, text)]  # fmt: skip
     found = [(m.group().translate(_FOLDED), *m.span()) for m in re.finditer(r"\S+", text)]
     return [one for one in found if one[0] or rule == "janitor"]
 
@@ -71,7 +84,7 @@ def plain_gpt3(text: str, spans: list[tuple[int, int]], window: int, least: int,
 
 def plain_rule(
     documents: Sequence[str], rows: list[dict[str, str]], stage: DecontaminateNgrams
-) -> list[tuple[int, str | None]]:
+) -> list[tuple[list[tuple[int, int]], str | None]]:
     """Return of each document the hits that count and what is left of it, None if it goes."""
     num, rule = stage.ngram or 13, stage.rule
     known = {gram for row in rows for gram in grams(item_words(row, rule), num)}
@@ -89,23 +102,47 @@ def plain_rule(
             row for row in rows if plain_share(item_words(row), counts, num) >= stage.min_share
         ]
         counts &= {gram for row in dirty for gram in grams(item_words(row), num)}
-    answers: list[tuple[int, str | None]] = []
+    answers: list[tuple[list[tuple[int, int]], str | None]] = []
     for text, found in zip(documents, hits, strict=True):
-        spans = [(start, end) for gram, start, end, _ in found if gram in counts]
+        chosen = [one for one in found if one[0] in counts]
         if rule == "chunks":
-            places = [at for gram, *_, at in found if gram in counts]
-            runs = itertools.groupby(enumerate(places), lambda pair: pair[1] - pair[0])
-            sizes = [len(list(run)) for _, run in runs]
-            spans = [(0, 0)] * sum(size for size in sizes if size + num - 1 >= stage.min_words)
+            chosen = plain_runs(chosen, rows, stage)
+        spans = [(start, end) for _, start, end, _ in chosen]
         left: str | None = text
         if spans and rule in {"llama3", "chunks"}:
             left = None
         elif spans:
             by = stage.window, stage.min_piece, stage.max_pieces
-            pieces = (plain_janitor if rule == "janitor" else plain_gpt3)(text, spans, *by)
+            if rule == "janitor":
+                pieces = plain_janitor(text, {" ".join(gram) for gram in counts}, num, *by)
+            else:
+                pieces = plain_gpt3(text, spans, *by)
             left = "".join(pieces) if pieces else None
-        answers.append((len(spans), left))
+        answers.append((spans, left))
     return answers
+
+
+def plain_runs(
+    hits: list[Hit], rows: list[dict[str, str]], stage: DecontaminateNgrams
+) -> list[Hit]:
+    """Return the hits that are in a run of enough words that weigh enough."""
+    chosen: list[Hit] = []
+    frequency = Counter(word for row in rows for word in set(item_words(row, "chunks")))
+    runs = itertools.groupby(enumerate(hits), lambda pair: pair[1][-1] - pair[0])
+    for run in [[hit for _, hit in run] for _, run in runs]:
+        words = [*run[0][0], *(gram[-1] for gram, *_ in run[1:])]
+        weight = sum(plain_weight(word, frequency[word], len(rows)) for word in words)
+        if len(words) >= stage.min_words and weight >= stage.min_weight:
+            chosen += run
+    return chosen
+
+
+def plain_weight(word: str, num: int, num_items: int) -> float:
+    if not re.fullmatch(r"\w+", word):
+        return 0.0
+    rarity = 1 - math.log(num) / math.log(num_items + 1)
+    size = 2 if word == "e" else len(word)  # it was an e with an accent
+    return math.ceil(rarity * min(size / 4, 1) * 2**20) / 2**20
 
 
 def plain_share(words: list[str], counts: set[tuple[str, ...]], num: int) -> float:
@@ -118,19 +155,30 @@ def plain_share(words: list[str], counts: set[tuple[str, ...]], num: int) -> flo
     return len(covered) / max(len(words), 1)
 
 
-def plain_janitor(text: str, spans: list[tuple[int, int]], window: int, least: int, most: int):
-    """Return the pieces that the janitor leaves, its ends being last characters."""
-    if len(spans) > most:
-        return None
-    pieces, after, last = [], 0, -1
-    for start, end in spans:
-        first, last = max(0, start - window), min(len(text), end - 1 + window)
-        if first - after > least:
-            pieces.append(text[after:first])
-        after = last
-    if last < len(text) - least:
-        pieces.append(text[last + 1 :])
-    return pieces
+def plain_janitor(
+    text: str, known: set[str], num: int, window: int, least: int, most: int
+) -> list[str]:
+    """Return what `Janitor.clean_python` of lm_eval 0.4.13 does, line by line.
+
+    Source: lm_eval/decontamination/janitor.py, `clean_python` and `_split_chunks`.
+    """
+    words = [(match.group(), match.start(), match.end() - 1) for match in re.finditer(r"\S+", text)]
+    dirty = [
+        (gram[0][1], gram[-1][2])
+        for gram in grams(words, num)
+        if " ".join(word for word, *_ in gram).translate(_FOLDED) in known
+    ]
+    chunks, splice, end = [], 0, -1
+    for number, (start, end) in enumerate(dirty):
+        if number >= most:
+            return []
+        start, end = max(0, start - window), min(len(text), end + window)
+        if start - splice > least:
+            chunks.append(text[splice:start])
+        splice = end
+    if end < len(text) - least:
+        chunks.append(text[end + 1 :])
+    return chunks
 
 
 def write(path: Path, rows: list[dict[str, str]]) -> str:
@@ -138,10 +186,16 @@ def write(path: Path, rows: list[dict[str, str]]) -> str:
     return str(path)
 
 
+def spans_in_characters(row: dict[str, Any], text: str) -> list[dict[str, int]]:
+    data = text.encode()
+    return [{k: len(data[:at].decode()) for k, at in span.items()} for span in row["spans"]]
+
+
 def check(decided: Decided, documents: Sequence[str], rows: Any, stage: Any) -> None:
     """Assert that texts, columns and ledger are those of the plain program."""
     ledger = {number_of(row["doc_key"]): row for row in decided.ledger}
-    for number, (num_hits, left) in enumerate(plain_rule(documents, rows, stage)):
+    for number, (spans, left) in enumerate(plain_rule(documents, rows, stage)):
+        num_hits = len(spans)
         assert decided.columns["hits"][number] == num_hits
         assert len(decided.columns["items"][number]) == (0 if num_hits == 0 else 1) or num_hits > 1
         assert decided.keep[number] == (left is not None)
@@ -151,6 +205,11 @@ def check(decided: Decided, documents: Sequence[str], rows: Any, stage: Any) -> 
             assert row["action"] == ("cut" if left is not None else "drop")
         if left is not None:
             assert decided.texts[number] == left
+        elif row is not None:
+            text = documents[number]
+            is_hit = [any(start <= at < end for start, end in spans) for at in range(len(text))]
+            pieces = [text[s["start"] : s["end"]] for s in spans_in_characters(row, text)]
+            assert "".join(pieces) == "".join(itertools.compress(text, is_hit))
 
 
 @settings(max_examples=40, deadline=None)
@@ -165,6 +224,7 @@ def test_decisions_equal_plain_python_however_the_work_is_cut(
         ngram=data.draw(st.integers(1, 3)),
         max_documents=data.draw(st.sampled_from([None, 1, 2])),
         min_words=data.draw(st.integers(3, 5)),
+        min_weight=data.draw(st.sampled_from([0.0, 0.25, 0.4, 1.0])),
         min_share=data.draw(st.sampled_from([0.1, 0.5, 1.0])),
         window=data.draw(st.integers(0, 3)),
         min_piece=data.draw(st.integers(0, 4)),
@@ -256,17 +316,33 @@ RUN = "beekeepers blow cool smoke into a hive before"
         ([f"So {RUN} noon.", "none"], {}, [False, True]),
         ([f"So {RUN} noon."] * 2, {}, [True, True]),
         ([f"So {RUN} noon."] * 2, {"max_documents": 2}, [False, False]),
-        ([f"So {RUN} noon.", "smoke into a hive before"], {}, [True, True]),  # a common 5-gram
-        ([f"So {RUN} they lift", "smoke into a hive before they"], {}, [True, True]),
-        ([f"So {RUN} they lift out the honeycombs", "blow cool smoke into a"], {}, [False, True]),
+        ([f"So {RUN} noon.", "cool smoke into a hive before"], {}, [True, True]),  # common
+        ([f"So {RUN} they lift", "smoke into a hive before they"], {}, [False, True]),
+        ([f"So {RUN} they", "smoke into a hive before they"], {"min_words": 9}, [True, True]),
+        ([f"So {RUN} they lift out the honeycombs", "blow cool smoke into a hive"], {},
+         [False, True]),
+        ([f"So {RUN} noon."], {"min_weight": 2.0}, [False]),
+        ([f"So {RUN} noon."], {"min_weight": 7.0}, [True]),  # a word weighs 1 at most
+        ([f"So {RUN} noon.".replace("into", "-- into")], {}, [True]),
+        ([f"So {RUN} noon.".replace("into", "\u2013 into")], {}, [False]),
         ([f"So {RUN} noon."], {"min_words": 9}, [True]),
         ([RUN.upper().replace(" ", "-")], {}, [False]),
         (["beekeepers blow cool smoke into a hive"], {}, [True]),
     ],
-)
+)  # fmt: skip
 def test_rare_runs_of_words_drop_a_document(documents, params, kept) -> None:
     stage = DecontaminateNgrams(benchmarks="sample_data/benchmark.jsonl", rule="chunks", **params)
     assert run_global(stage, documents, bounds=[1]).keep.tolist() == kept
+
+
+def test_a_mark_between_words_is_a_word_and_weighs_nothing(tmp_path: Path) -> None:
+    words = "lift the lid || out of our hive"
+    path = write(tmp_path / "b.jsonl", [{"question": f"They {words} now."}])
+    stage = DecontaminateNgrams(benchmarks=path, rule="chunks", min_weight=5.5)
+    assert run_global(stage, [f"So {words}."]).keep.tolist() == [False]
+    assert run_global(stage, [f"So {words.replace('|| ', '')}."]).keep.tolist() == [True]
+    heavy = stage.model_copy(update={"min_weight": 5.51})
+    assert run_global(heavy, [f"So {words}."]).keep.tolist() == [True]
 
 
 def test_the_span_of_a_run_is_in_bytes() -> None:
@@ -275,6 +351,42 @@ def test_the_span_of_a_run_is_in_bytes() -> None:
     start = len("\u00dcber ".encode())
     assert row["spans"] == [{"start": start, "end": start + len(RUN)}]
     assert row["rule"] == "ngram: benchmark/bees-4"
+
+
+@pytest.mark.parametrize(
+    ("params", "why", "num"),
+    [
+        ({"rule": "gpt3"}, "of fewer than 13 words", 3),
+        ({"rule": "llama3"}, "of fewer than 8 words", 1),
+        ({"rule": "chunks"}, "of fewer than 8 words", 1),
+        ({"rule": "chunks", "min_words": 9, "ngram": 5}, "of fewer than 9 words", 2),
+        ({"rule": "janitor", "ngram": 7}, "of fewer than 7 words", 0),
+    ],
+)
+def test_items_that_are_never_compared_are_counted(tmp_path: Path, params, why, num) -> None:
+    words = ITEM.split()
+    rows = [{"question": " ".join(words[:size]), "answer": "-- ..."} for size in (7, 8, 12, 13)]
+    path = write(tmp_path / "b.jsonl", rows)
+    marks = 2 if params["rule"] == "chunks" else 0  # the punctuation of the answer
+    stage = DecontaminateNgrams(benchmarks=path, **params)
+    given = stage.model_copy(update={"min_words": stage.min_words + marks})
+    why = why if not marks else f"of fewer than {given.min_words} words"
+    assert given.not_found() == (why, {"b": (num, 4)})
+    expected = (f"items {why} are never found: b {num} of 4.",) if num else ()
+    assert given.warnings() == expected
+
+
+def test_items_that_are_all_too_short_are_refused(tmp_path: Path) -> None:
+    path = write(tmp_path / "b.jsonl", [{"question": ITEM}])
+    stage = DecontaminateNgrams(benchmarks=path, ngram=17)
+    with pytest.raises(UsageError, match="all items are of fewer than 17 words"):
+        stage.check(Known())
+
+
+def test_items_too_short_to_be_compared_are_not_called_clean(tmp_path: Path) -> None:
+    rows = [{"question": ITEM}, {"question": "why do bees"}]
+    stage = DecontaminateNgrams(benchmarks=write(tmp_path / "b.jsonl", rows), rule="llama3")
+    assert run_global(stage, [ITEM]).counters["judge"] == {"b/items": 1, "b/contaminated": 1}
 
 
 @pytest.mark.slow
@@ -294,7 +406,7 @@ def test_a_run_counts_documents_of_all_files_and_edited_equals_fresh(tmp_path: P
     (item,) = report.items
     assert (item.item, item.documents, item.rules) == ("b/bees", 11, {"ngram": 11})
     shown = CliRunner().invoke(command, [str(lab.out)]).output
-    assert "b: 1 of 1 items are contaminated (100.0%)" in shown
+    assert "b: 1 of 1 items that can be compared are contaminated (100.0%)" in shown
 
     lab.write("books.jsonl", [{"id": f"b{num}", "text": far} for num in range(4)])
     lab.run()
@@ -313,5 +425,105 @@ def kept(lab: Lab) -> set[str]:
 
 
 def test_a_run_that_is_shorter_than_its_ngrams_is_refused() -> None:
-    with pytest.raises(ValueError, match="min_words: 4 is below ngram 5"):
+    with pytest.raises(ValueError, match=r"below ngram 6\. Set it to 6"):
         DecontaminateNgrams(benchmarks="sample_data/benchmark.jsonl", rule="chunks", min_words=4)
+
+
+@pytest.fixture(scope="module")
+def counted(tmp_path_factory) -> Lab:
+    """A run that annotates and then cuts, over several cells, with an item that is too short."""
+    lab = Lab(tmp_path_factory.mktemp("counted"), Path("no tokenizer"))
+    return of_ngrams(lab)
+
+
+def of_ngrams(lab: Lab, *rules: dict[str, Any]) -> Lab:
+    rules = rules or (
+        {"rule": "chunks", "action": "annotate", "max_documents": 20}, {"rule": "gpt3"},
+    )  # fmt: skip
+    far = "x " * 300
+    texts = [f"{far}{num} {ITEM if num % 9 == 0 else num} {far}" for num in range(80)]
+    documents = [{"id": str(num), "text": text} for num, text in enumerate(texts)]
+    lab.write("web0.jsonl", documents[:50])
+    lab.write("books.jsonl", documents[50:])
+    lab.pipeline["sources"]["items"] = lab.pipeline["sources"].pop("books")
+    rows = [{"id": "bees", "question": ITEM}, {"id": "short", "question": "why do bees"}]
+    path = write(lab.inputs.parent / "b.jsonl", rows)
+    lab.pipeline["stages"] = [
+        {"decontaminate_ngrams": {"benchmarks": {"b": path}, **params}} for params in rules
+    ]
+    lab.pipeline["documents"] = True
+    lab.save()
+    return lab
+
+
+@pytest.mark.slow
+def test_items_that_are_never_found_are_said_before_and_after(counted: Lab) -> None:
+    short = "items of fewer than {} words are never found: b 1 of 2."
+    for command_of in ("plan", "run"):
+        done = counted.cli(command_of, str(counted.path))
+        for label, num in (("decontaminate_ngrams", 8), ("decontaminate_ngrams_2", 13)):
+            assert f"arning: {label}: {short.format(num)}" in done.stdout + done.stderr
+    report = contamination_report(RunDirectory.open(str(counted.out)))
+    labels = ("decontaminate_ngrams", "decontaminate_ngrams_2")
+    assert report.not_found == {label: {"b": (1, 2)} for label in labels}
+    assert short.format(13) in CliRunner().invoke(command, [str(counted.out)]).output
+
+
+@pytest.mark.slow
+def test_documents_that_are_only_annotated_are_reported(counted: Lab) -> None:
+    counted.run()
+    (item,) = contamination_report(RunDirectory.open(str(counted.out)), examples=9).items
+    hits = [(hit.id, hit.action, hit.value) for hit in item.examples]
+    ids = [str(num) for num in range(0, 80, 9)]
+    assert [hit for hit in hits if hit[1] == "annotate"] == [(one, "annotate", 10.0) for one in ids]
+    assert item.rules == {"ngram": 18}
+
+
+@pytest.mark.slow
+def test_contaminated_items_are_said_of_each_stage_and_of_no_source(tmp_path: Path) -> None:
+    rules = [{"rule": "llama3", "action": "annotate", "max_documents": n} for n in (20, 1)]
+    lab = of_ngrams(Lab(tmp_path, Path("no tokenizer")), *rules, {"rule": "llama3"})
+    lab.run()
+    report = contamination_report(RunDirectory.open(str(lab.out)))
+    others = {"b (decontaminate_ngrams_2)": (0, 1), "b (decontaminate_ngrams_3)": (1, 1)}
+    assert report.contaminated == {"b": (1, 1), **others}
+    assert report.documents == 18
+
+
+@pytest.mark.slow
+def test_a_run_killed_again_and_again_ends_with_the_same_bytes(
+    counted: Lab, tmp_path: Path
+) -> None:
+    """It dies at every 17th step of its commits, and goes on where it was."""
+    counted.run()
+    killed = of_ngrams(Lab(tmp_path, Path("no tokenizer")))
+    died: Counter[str] = Counter()
+    for _ in range(200):
+        left = itertools.count(1)
+
+        def hook(step: str, name: str, left: itertools.count[int] = left) -> None:
+            mine = [one for one in PASSES if one in name]
+            if mine and step.startswith(("put", "publish")) and next(left) == 17:
+                died.update(mine)
+                raise faults.Death
+
+        faults.arm(hook)
+        try:
+            killed.run()
+        except faults.Death:
+            continue
+        finally:
+            faults.arm(None)
+        break
+    assert set(PASSES) == set(died)
+    assert tree(killed.out, "documents", "ledger") == tree(counted.out, "documents", "ledger")
+
+
+PASSES = (
+    "ngrams.find",
+    "ngrams.judge",
+    "ngrams.apply",
+    "ngrams_2.find",
+    "ngrams_2.judge",
+    "ngrams_2.apply",
+)

@@ -362,6 +362,11 @@ class Audit:
         if self._items is None:
             checks["contamination"].rate = None
             checks["contamination"].note = "not looked for: no --benchmark was given"
+        else:
+            check = checks["contamination"]
+            most = [f"{name} {num}" for name, num in check.details[:3]]
+            missed = [text.rstrip(".") for text in self._items.warnings()]
+            check.note = "; ".join([*most, *missed]) if missed else ""
         checks["unreadable_rows"].rate = estimate(
             self._hits["unreadable_rows"], self._rows, chosen.piece_share, 1.0
         )

@@ -20,12 +20,18 @@ import numpy as np
 import pyarrow as pa
 from pydantic import Field, model_validator
 
+from corpuskit.errors import UsageError
 from corpuskit.formats.batch import numbers, span_lists
 from corpuskit.formats.ledger import Entries
 from corpuskit.stage import Cost, Example, GlobalStage, Pass, Unit
 from corpuskit.stages._numbers import among
-from corpuskit.stages.dedup.decontaminate.benchmarks import MAX_NAMED, SEPARATOR, BenchmarkStage
-from corpuskit.stages.dedup.decontaminate.index import Recipe, check_files, stamps_of
+from corpuskit.stages.dedup.decontaminate.benchmarks import (
+    MAX_NAMED,
+    SEPARATOR,
+    BenchmarkStage,
+    by_benchmark,
+)
+from corpuskit.stages.dedup.decontaminate.index import stamps_of
 from corpuskit.stages.dedup.decontaminate.ngrams import (
     Cutting,
     GramIndex,
@@ -33,6 +39,7 @@ from corpuskit.stages.dedup.decontaminate.ngrams import (
     NgramRule,
     Spans,
     gpt3_pieces,
+    item_words,
     janitor_pieces,
     open_grams,
     word_spans,
@@ -44,6 +51,7 @@ if TYPE_CHECKING:
     from corpuskit.stage import Known, PassContext, PassPlan, Volume
 
     Hits = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.uint64]]
+    Hashes = NDArray[np.uint64]
     Numbers = NDArray[np.int64]
 
 _HITS = pa.schema([("key", pa.int64()), ("word", pa.int64()), ("hash", pa.uint64())])
@@ -51,7 +59,7 @@ _COUNTS = pa.schema([("hash", pa.uint64()), ("documents", pa.int64())])
 _DECIDED = pa.schema([("hash", pa.uint64()), ("item", pa.int64())])
 
 _DEFAULTS: dict[NgramRule, tuple[int, int | None]] = {
-    "gpt3": (13, 10), "janitor": (13, None), "llama3": (8, None), "chunks": (5, 1),
+    "gpt3": (13, 10), "janitor": (13, None), "llama3": (8, None), "chunks": (6, 1),
 }  # fmt: skip
 """Words of an n-gram, and most documents that may hold one that counts."""
 
@@ -71,14 +79,16 @@ class DecontaminateNgrams(BenchmarkStage, GlobalStage):
       and so do documents in more than 10 pieces. Chosen here, where the paper is silent: windows
       that meet are one, short pieces count, what stays of a document is one document.
     - `janitor`: the same in lm-evaluation-harness: no n-gram is ignored, documents with more than
-      10 matches go, overlapping ones counted each, and punctuation alone is a word.
+      10 matches go, overlapping ones counted each, and punctuation alone is a word. Documents
+      without a match stay; there, they go if they are below 200 characters.
     - `llama3`: 8-grams. An item is contaminated if those that occur in the run cover `min_share` of
       its words; documents that hold an 8-gram of such an item go. The paper counts tokens, and
       chooses the share for each benchmark by its effect on the score; the default is what Llama 2
       calls dirty. `corpuskit contamination` shows how many items are contaminated.
-    - `chunks`: no paper's. 5-grams of words as `decontaminate` compares them; those in more than
-      `max_documents` documents of the run are common phrases, of the others as many as `min_words`
-      words in a row have drop the document. For use with `chunk_words: 0` there.
+    - `chunks`: no paper's. 6-grams of words as `decontaminate` compares them, and of punctuation
+      alone between whitespace; those in more than `max_documents` documents of the run are common
+      phrases. Of the others as many as `min_words` words in a row have drop the document, if the
+      words weigh `min_weight`. For use with `chunk_words: 0` there.
 
     Dropped and cut documents name up to 20 items in the ledger (`ngram: mmlu/virology_test/12`).
     Adds `hits`, n-grams that count, and `items`. An n-gram leads to the first item that has it,
@@ -110,6 +120,8 @@ class DecontaminateNgrams(BenchmarkStage, GlobalStage):
     """`llama3`: least share of the words of a contaminated item that n-grams cover."""
     min_words: int = Field(8, ge=1)
     """`chunks`: words in a row that drop a document."""
+    min_weight: float = Field(1.6, ge=0)
+    """`chunks`: least weight of these words, as in `decontaminate`; marks weigh nothing."""
     window: int = Field(200, ge=0)
     """`gpt3`, `janitor`: characters that are cut before and after an n-gram."""
     min_piece: int = Field(200, ge=0)
@@ -124,12 +136,21 @@ class DecontaminateNgrams(BenchmarkStage, GlobalStage):
     @model_validator(mode="after")
     def _check_words(self) -> DecontaminateNgrams:
         if self.rule == "chunks" and self.min_words < self._limits[0]:
-            raise ValueError(f"min_words: {self.min_words} is below ngram {self._limits[0]}.")
+            least = self._limits[0]
+            raise ValueError(
+                f"min_words: {self.min_words} is below ngram {least}. Set it to {least} or more, "
+                "or lower ngram."
+            )
         return self
 
     def check(self, known: Known) -> None:
         del known
-        check_files(Recipe(self.benchmark_files(), self.columns(), 5, 8))
+        why, counts = self.not_found()
+        if all(num == total for num, total in counts.values()):
+            raise UsageError(
+                f"benchmarks: all items are {why}, so that nothing would be found. Lower ngram, "
+                "or choose another rule."
+            )
 
     def files(self) -> tuple[str, ...]:
         return tuple(path for _, path in self.benchmark_files())
@@ -147,12 +168,21 @@ class DecontaminateNgrams(BenchmarkStage, GlobalStage):
 
     def cost(self, volume: Volume, pass_name: str = "") -> Cost:
         size = sum(os.path.getsize(path) for path in self.files() if os.path.exists(path))
-        rate = {"find": 110e6, "judge": 100e9, "apply": 500e6}[pass_name]
-        disk = {"find": 3, "judge": 1, "apply": 17}[pass_name] * volume.documents
+        # Matches of 42,648 items in a byte of documents that hold none: 130 in a MB of 6-grams, 6
+        # to 7 times as many with each word less, up to one a word. Besides, one a document.
+        often = min(1.3e-4 * 6.0 ** max(6 - self._limits[0], 0), 1 / 6)
+        matches = volume.documents + int(volume.text_bytes * often)
+        in_cell = volume.cell_documents + int(volume.cell_bytes * often)
+        seconds, unit, disk = {
+            "find": (volume.text_bytes / 100e6, 100 * in_cell, 40 * matches),
+            "judge": (volume.cells * 1.3e-3, 30 * size, min(16 * matches, 8 * size)),
+            "apply": (volume.text_bytes / 500e6, 100 * in_cell + 8 * size,
+                      17 * volume.documents + 20 * matches),
+        }[pass_name]  # fmt: skip
+        held = (100 if self.rule == "chunks" else 45) * size  # 560 and 280 MB for 5.3 MB of Parquet
         return Cost(
-            volume.text_bytes / rate, 2.0, 50_000_000 + 35 * size, 24 * volume.cell_documents, disk,
-            units=1 if pass_name == "judge" else None,
-        )  # fmt: skip
+            seconds, 2.0, 50_000_000 + held, unit, disk, units=1 if pass_name == "judge" else None
+        )
 
     def find(self, context: PassContext) -> None:
         """Write the n-grams of items that documents of a cell hold, and in how many each is."""
@@ -185,9 +215,10 @@ class DecontaminateNgrams(BenchmarkStage, GlobalStage):
         owners = index.owners
         if self.rule == "llama3":
             is_dirty = index.shares(index.hashes[counts]) >= self.min_share
+            is_long = np.diff(index.bounds) >= index.ngram  # the others have no n-gram to compare
             names = np.array([item.partition("/")[0] for item in index.items])
             for name in np.unique(names).tolist():
-                context.count(f"{name}{ITEMS}", int((names == name).sum()))
+                context.count(f"{name}{ITEMS}", int(is_long[names == name].sum()))
                 context.count(f"{name}{CONTAMINATED}", int(is_dirty[names == name].sum()))
             of_item = np.repeat(np.arange(len(is_dirty)), np.diff(index.bounds))
             places = np.flatnonzero(is_dirty[of_item] & (index.grams > 0))
@@ -253,11 +284,23 @@ class DecontaminateNgrams(BenchmarkStage, GlobalStage):
             known, items = self._index().hashes, self._index().owners
         owners = items[np.searchsorted(known, hashes)]
         if self.rule == "chunks":
-            is_next = (np.diff(keys, prepend=-1) == 0) & (np.diff(words, prepend=-1) == 1)
-            sizes = np.diff(np.append(np.flatnonzero(~is_next), len(keys)))
-            counts = np.repeat(sizes > self.min_words - self._limits[0], sizes)
+            counts = self.in_a_row(keys, words, hashes)
             keys, words, owners = keys[counts], words[counts], owners[counts]
         return keys, words, owners
+
+    def in_a_row(self, keys: Numbers, words: Numbers, hashes: Hashes) -> NDArray[np.bool_]:
+        """Return which matches are in runs of `min_words` words that weigh `min_weight`."""
+        index = self._index()
+        places = np.searchsorted(index.hashes, hashes)
+        is_next = (np.diff(keys, prepend=-1) == 0) & (np.diff(words, prepend=-1) == 1)
+        firsts = np.flatnonzero(~is_next)
+        sizes = np.diff(np.append(firsts, len(keys)))
+        sums = np.append(
+            0.0, np.cumsum(np.where(is_next, index.lasts[places], index.weights[places]))
+        )
+        weights = sums[firsts + sizes] - sums[firsts]  # exact, wherever the work is cut
+        is_long = sizes > self.min_words - self._limits[0]
+        return np.repeat(is_long & (weights >= self.min_weight), sizes)
 
     def _verdict(self, text: str, words: list[int]) -> tuple[str | None, int, float, Spans]:
         """Judge a document by the first words of the n-grams that count.
@@ -300,11 +343,18 @@ class DecontaminateNgrams(BenchmarkStage, GlobalStage):
         """Whether other documents of the run decide."""
         return self._limits[1] is not None or self.rule == "llama3"
 
+    def not_found(self) -> tuple[str, dict[str, tuple[int, int]]]:
+        names, num_words = item_words(self._recipe())
+        least = max(self._limits[0], self.min_words if self.rule == "chunks" else 1)
+        return f"of fewer than {least} words", by_benchmark(names, num_words >= least)
+
     def _index(self) -> GramIndex:
+        return open_grams(self._recipe())
+
+    def _recipe(self) -> GramRecipe:
         files = self.benchmark_files()
         stamps = stamps_of(path for _, path in files)
-        given = self.rule, self._limits[0], self.passages
-        return open_grams(GramRecipe(files, self.columns(), *given, stamps))
+        return GramRecipe(files, self.columns(), self.rule, self._limits[0], self.passages, stamps)
 
 
 def _one_unit(plan: PassPlan) -> list[Unit]:

@@ -25,10 +25,21 @@ from corpuskit.kernels.arrays import frozen
 from corpuskit.kernels.spans import replace_spans
 from corpuskit.paths import PathText
 from corpuskit.stage import Cost, Example, Outcome, Spans, StreamingStage
-from corpuskit.stages.dedup.decontaminate.benchmarks import MAX_NAMED, SEPARATOR, BenchmarkStage
+from corpuskit.stages.dedup.decontaminate.benchmarks import (
+    MAX_NAMED,
+    SEPARATOR,
+    BenchmarkStage,
+    by_benchmark,
+)
 from corpuskit.stages.dedup.decontaminate.index import Recipe, check_files, open_index
 from corpuskit.stages.dedup.decontaminate.items import benchmark_files
-from corpuskit.stages.dedup.decontaminate.search import PHRASE, RULES, Thresholds, find_items
+from corpuskit.stages.dedup.decontaminate.search import (
+    LEAST_PHRASE,
+    PHRASE,
+    RULES,
+    Thresholds,
+    find_items,
+)
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -144,13 +155,22 @@ class Decontaminate(BenchmarkStage, StreamingStage):
 
     @model_validator(mode="after")
     def _check_words(self) -> Decontaminate:
-        if 0 < self.chunk_words < self.ngram:
-            raise ValueError(f"chunk_words: {self.chunk_words} is below ngram {self.ngram}.")
-        if self.min_words < self.ngram:
-            raise ValueError(f"min_words: {self.min_words} is below ngram {self.ngram}.")
-        if self.loose_words < self.min_words:
-            least = self.min_words
-            raise ValueError(f"loose_words: {self.loose_words} is below min_words {least}.")
+        ngram, chunk, least = self.ngram, self.chunk_words, self.min_words
+        if 0 < chunk < ngram:
+            raise ValueError(
+                f"chunk_words: {chunk} is below ngram {ngram}. Set it to 0 (off) or to {ngram} or "
+                "more, or lower ngram."
+            )
+        if least < ngram:
+            raise ValueError(
+                f"min_words: {least} is below ngram {ngram}. Set it to {ngram} or more, or lower "
+                "ngram."
+            )
+        if self.loose_words < least:
+            raise ValueError(
+                f"loose_words: {self.loose_words} is below min_words {least}. Set it to {least} or "
+                "more, or lower min_words."
+            )
         return self
 
     def check(self, known: Known) -> None:
@@ -204,6 +224,14 @@ class Decontaminate(BenchmarkStage, StreamingStage):
             np.where(is_little, codes, 0).astype(np.uint8), values, reasons, bounds, text,
             spans=spans, columns=columns,
         )  # fmt: skip
+
+    def not_found(self) -> tuple[str, dict[str, tuple[int, int]]]:
+        index = open_index(self._recipe())
+        least = min(self.min_weight, LEAST_PHRASE if self.chunk_words else np.inf)
+        is_found = index.is_found(least, passages=self.passages)
+        return "that are too short or of common words only", by_benchmark(
+            index.names.to_pylist(), is_found
+        )
 
     def _recipe(self) -> Recipe:
         reference = tuple(path for _, path in benchmark_files(self.reference, unique=False))

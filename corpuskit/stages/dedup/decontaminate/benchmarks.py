@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import itertools
+from abc import abstractmethod
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
@@ -11,11 +14,22 @@ from corpuskit.paths import PathText
 from corpuskit.stage import Stage
 from corpuskit.stages.dedup.decontaminate.items import BenchmarkColumns, benchmark_files
 
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
 MAX_NAMED = 20
 """Items of one document that are named at most."""
 
 SEPARATOR = "; "
 """Between the items that a ledger row names."""
+
+
+def by_benchmark(names: Sequence[str], is_found: NDArray[np.bool_]) -> dict[str, tuple[int, int]]:
+    """Return benchmark -> items that are not found, and all of its items, from their names."""
+    benchmarks = [name.partition("/")[0] for name in names]
+    missed = Counter(itertools.compress(benchmarks, ~is_found))
+    return {name: (missed[name], total) for name, total in sorted(Counter(benchmarks).items())}
 
 
 class BenchmarkStage(Stage):
@@ -69,6 +83,19 @@ class BenchmarkStage(Stage):
             self.question_column, self.answer_column, self.passage_column, self.choices_column,
             self.id_column,
         )  # fmt: skip
+
+    @abstractmethod
+    def not_found(self) -> tuple[str, dict[str, tuple[int, int]]]:
+        """Return why some items are never found; benchmark -> how many, and all different items.
+
+        Raises:
+            UsageError: a file cannot be read.
+        """
+
+    def warnings(self) -> tuple[str, ...]:
+        why, counts = self.not_found()
+        listed = [f"{name} {num:,} of {total:,}" for name, (num, total) in counts.items() if num]
+        return (f"items {why} are never found: {', '.join(listed)}.",) if listed else ()
 
     def benchmark_files(self) -> tuple[tuple[str, str], ...]:
         """Return (benchmark, path) of all files.

@@ -94,7 +94,6 @@ class ItemIndex:
         runs, run_places: (R,) hashes of all runs of `Recipe.run` words, ascending; the first word
             where each begins.
         num_read: items read; equal ones are one here.
-        num_short: items too short to be searched for.
     """
 
     grams: Grams
@@ -110,7 +109,16 @@ class ItemIndex:
     runs: NDArray[np.uint64]
     run_places: NDArray[np.int64]
     num_read: int
-    num_short: int
+
+    def is_found(self, min_weight: float, *, passages: bool) -> NDArray[np.bool_]:
+        """Return (I,) whether an item has a part that suffices alone, if a text holds all of it.
+
+        Args:
+            min_weight: least weight of a part; `passages`: whether a passage is one.
+        """
+        leads = (self.kinds != ANSWER) | (self.lengths >= LONE_ANSWER)
+        leads &= (self.totals >= min_weight) & ((self.kinds != PASSAGE) | passages)
+        return np.bincount(self.items, leads, len(self.names)) > 0
 
     @property
     def size_bytes(self) -> int:
@@ -209,7 +217,6 @@ def _kept(arrays: dict[str, NDArray[Any]]) -> Iterator[tuple[str, list[NDArray[A
 
 
 def _index(arrays: Mapping[str, NDArray[Any]]) -> ItemIndex:
-    num_read, num_short = arrays["counts"][:2].tolist()
     for array in arrays.values():
         array.flags.writeable = False
     return ItemIndex(
@@ -225,8 +232,7 @@ def _index(arrays: Mapping[str, NDArray[Any]]) -> ItemIndex:
         large_strings(arrays["name_offsets"], arrays["name_data"]),
         arrays["runs"],
         arrays["run_places"],
-        num_read,
-        num_short,
+        int(arrays["counts"][0]),
     )
 
 
@@ -247,10 +253,9 @@ def _build(recipe: Recipe) -> dict[str, NDArray[Any]]:
     if not recipe.passages:
         leads &= arrays["kinds"] != PASSAGE
     arrays["runs"], arrays["run_places"] = _runs(arrays, recipe.run, leads)
-    has_part = np.bincount(arrays["items"], minlength=num_items) > 0
     names = utf8(pa.array([item.name for item in items], pa.large_string()))
     arrays |= {"name_offsets": names.offsets, "name_data": names.data}
-    arrays["counts"] = np.array([len(read), (~has_part).sum()])
+    arrays["counts"] = np.array([len(read)])
     return arrays
 
 
@@ -301,6 +306,18 @@ def _parts(items: Sequence[Item], recipe: Recipe) -> dict[str, NDArray[Any]]:
         "parts_of": np.where(is_used, np.cumsum(is_used).reshape(is_used.shape) - 1, -1).ravel(),
         "lengths": lengths,
     }
+
+
+def word_weights(items: Sequence[str]) -> NDArray[np.float64]:
+    """Return what each word of some items is worth, (W,), a multiple of `GRAIN`."""
+    pieces = list(_words(items))
+    arrays: dict[str, NDArray[Any]] = {
+        "words": np.concatenate([piece.words for piece in pieces]),
+        "sizes": np.concatenate([piece.sizes for piece in pieces]),
+        "lengths": np.concatenate([np.diff(piece.bounds) for piece in pieces]),
+        "items": np.arange(len(items)),
+    }
+    return _weights(arrays, len(items), ())
 
 
 def _weights(

@@ -11,9 +11,10 @@ import numpy as np
 import pyarrow as pa
 
 from corpuskit.formats.batch import Utf8, utf8
-from corpuskit.kernels.overlap import fill_table, gram_hashes, known_grams, scan
-from corpuskit.kernels.plainwords import plain_words
-from corpuskit.kernels.wordhash import BYTE_KINDS, fold_all, fold_words, folded_characters
+from corpuskit.kernels.overlap import fill_table, gram_hashes, known_grams
+from corpuskit.kernels.plainwords import MARK, marked_words, plain_words
+from corpuskit.kernels.wordhash import fold_words, folded_characters
+from corpuskit.stages.dedup.decontaminate.index import word_weights
 from corpuskit.stages.dedup.decontaminate.items import read_benchmarks
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
     Numbers = NDArray[np.int64]
     Hashes = NDArray[np.uint64]
+    Weights = NDArray[np.float64]
 
 NgramRule = Literal["gpt3", "janitor", "llama3", "chunks"]
 
@@ -51,6 +53,7 @@ class GramIndex(NamedTuple):
         hashes, owners: (G,) all different n-grams, ascending, and the first item that has each.
         table: bitmap, slots and numbers of `kernels.overlap.Grams`.
         bounds, grams: (I + 1,) and (W,): n-gram that begins at each word of each item, or 0.
+        weights, lasts: (G,) of the words of each n-gram, and of its last one; empty but for chunks.
     """
 
     rule: NgramRule
@@ -61,17 +64,12 @@ class GramIndex(NamedTuple):
     table: tuple[Hashes, Hashes, NDArray[np.int32]]
     bounds: Numbers
     grams: Hashes
+    weights: Weights
+    lasts: Weights
 
     def find(self, text: Utf8) -> tuple[Numbers, Numbers, Hashes]:
         """Return the n-grams of texts that items have, in order: text, first word, n-gram."""
-        if self.rule == "chunks":
-            table, (bitmap, slots, codes) = folded_characters(), self.table
-            _, hits = scan(
-                text.offsets, text.data, table, BYTE_KINDS, self.ngram, bitmap, slots, codes
-            )
-            rows, firsts, numbers = hits.reshape(-1, 3).T
-            return rows, firsts, self.hashes[numbers]
-        bounds, words = plain_words(*text, keeps_empty=self.rule == "janitor")
+        bounds, words, _ = _split(text, self.rule, keeps_empty=self.rule == "janitor")
         grams = _grams(bounds, words, self.ngram)
         places = known_grams(grams, *self.table)
         rows = np.searchsorted(bounds, places, side="right") - 1
@@ -95,16 +93,7 @@ def open_grams(recipe: GramRecipe) -> GramIndex:
     Raises:
         UsageError: a file cannot be read, or holds no items.
     """
-    read = read_benchmarks(recipe.files, recipe.columns)
-    unique = {(one.question, one.answer, one.passage): one for one in reversed(read)}
-    items = list(reversed(unique.values()))
-    passages = [one.passage if recipe.passages else "" for one in items]
-    texts = [f"{p}\n{one.question}\n{one.answer}" for p, one in zip(passages, items, strict=True)]
-    text = utf8(pa.array(texts, pa.large_string()))
-    if recipe.rule == "chunks":
-        bounds, words, *_ = fold_all(*text, folded_characters())
-    else:
-        bounds, words = plain_words(*text, keeps_empty=False)
+    names, texts, bounds, words, is_mark = _read(recipe)
     grams = _grams(bounds, words, recipe.ngram)
     hashes, firsts = np.unique(grams, return_index=True)
     hashes, firsts = hashes[hashes > 0], firsts[hashes > 0]
@@ -114,12 +103,56 @@ def open_grams(recipe: GramRecipe) -> GramIndex:
     for array in table:
         array.flags.writeable = False
     owners = np.searchsorted(bounds, firsts, side="right") - 1
-    names = [one.name for one in items]
-    return GramIndex(recipe.rule, recipe.ngram, names, hashes, owners, table, bounds, grams)
+    weights = lasts = np.empty(0)
+    if is_mark is not None:
+        worth = np.zeros(len(words))
+        worth[~is_mark] = word_weights(texts)
+        sums = np.append(0.0, np.cumsum(worth))  # exact: they are multiples of `index.GRAIN`
+        ends = firsts + recipe.ngram
+        weights, lasts = sums[ends] - sums[firsts], sums[ends] - sums[ends - 1]
+    return GramIndex(
+        recipe.rule, recipe.ngram, names, hashes, owners, table, bounds, grams, weights, lasts
+    )
+
+
+@functools.lru_cache(maxsize=4)
+def item_words(recipe: GramRecipe) -> tuple[list[str], Numbers]:
+    """Return the names of the different items, and how many words each has that are compared.
+
+    Raises:
+        UsageError: as `open_grams`.
+    """
+    names, _, bounds, *_ = _read(recipe)
+    return names, np.diff(bounds)
+
+
+def _read(
+    recipe: GramRecipe,
+) -> tuple[list[str], list[str], Numbers, Hashes, NDArray[np.bool_] | None]:
+    """Return names and texts of the different items, and their words as `_split` does."""
+    read = read_benchmarks(recipe.files, recipe.columns)
+    unique = {(one.question, one.answer, one.passage): one for one in reversed(read)}
+    items = list(reversed(unique.values()))
+    passages = [one.passage if recipe.passages else "" for one in items]
+    texts = [f"{p}\n{one.question}\n{one.answer}" for p, one in zip(passages, items, strict=True)]
+    text = utf8(pa.array(texts, pa.large_string()))
+    return [one.name for one in items], texts, *_split(text, recipe.rule)
+
+
+def _split(
+    text: Utf8, rule: NgramRule, *, keeps_empty: bool = False
+) -> tuple[Numbers, Hashes, NDArray[np.bool_] | None]:
+    """Return where the words of texts begin, (N + 1,), their hashes and which are marks, (W,)."""
+    if rule == "chunks":
+        return marked_words(*text)
+    return *plain_words(*text, keeps_empty=keeps_empty), None
 
 
 def _grams(bounds: Numbers, words: Hashes, ngram: int) -> Hashes:
     return gram_hashes(bounds, words, ngram, np.empty(len(words), np.int32))
+
+
+_MARKS = re.compile(rf"(?<!\S)[{re.escape(MARK)}]+(?!\S)")
 
 
 def word_spans(text: str, rule: NgramRule) -> Spans:
@@ -134,7 +167,8 @@ def word_spans(text: str, rule: NgramRule) -> Spans:
     table = folded_characters()
     num = fold_words(data, 0, size, table, words, joined, bounds[0], bounds[1], 0, size)
     places = np.flatnonzero(data & 0xC0 != 0x80)
-    return [(a, b) for a, b in np.searchsorted(places, bounds[:, :num]).T.tolist()]
+    spans = [(a, b) for a, b in np.searchsorted(places, bounds[:, :num]).T.tolist()]
+    return sorted([*spans, *(match.span() for match in _MARKS.finditer(text))])
 
 
 class Cutting(NamedTuple):

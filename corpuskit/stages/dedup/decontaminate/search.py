@@ -36,7 +36,7 @@ _LEAST_SHARE = 0.4
 _LEAST_QUESTION = 0.5
 """Least score of a question whose answer is searched for."""
 
-_LEAST_PHRASE = 1.0
+LEAST_PHRASE = 1.0
 """Least weight of a run of words: of 16,632 documents without items 170 have one of any weight, 48
 of this ("1 2 3 4 5 6 7 8" weighs less); of 8-word runs of items 0.5 % weigh less."""
 
@@ -160,7 +160,7 @@ def _chunks(
         text.offsets, text.data, folded_characters(), hits[: len(last), :2][is_run],
         bounds.chunk_words, index.runs, index.run_places, index.parts.weights,
     )  # fmt: skip
-    is_named = weights >= _LEAST_PHRASE
+    is_named = weights >= LEAST_PHRASE
     runs, weights = runs[is_named], weights[is_named]
     rows, words, starts, ends, places = runs.T
     parts = np.searchsorted(index.parts.starts, places, side="right") - 1
