@@ -229,7 +229,7 @@ class FastTextModel(TextClassifier):
         """Return the means of the rows of texts, (N, stride), and how many rows each has."""
         model = self._model
         room = scratch(model.features, int((ends - begins).max(initial=0)), self._known)
-        self._known = room.known
+        self._known = room.word_cache
         hidden = np.zeros((len(begins), model.stride), np.float32)
         counts = np.zeros(len(begins), np.int64)
         mean_rows(begins, ends, data, model.features, model.matrix, room, hidden, counts)
