@@ -77,14 +77,14 @@ class Tokenize(StreamingStage):
         return files_of(self.tokenizer)
 
     def libraries(self) -> tuple[str, ...]:
-        others = ("gigatoken", "sentencepiece") if self._is_pieces else ("gigatoken",)
-        used = [name for name in others if self.engine != "huggingface" and is_installed(name)]
-        return ("tokenizers", *used)
+        engines = ("gigatoken", "sentencepiece") if self._is_pieces else ("gigatoken",)
+        present = [name for name in engines if self.engine != "huggingface" and is_installed(name)]
+        return ("tokenizers", *present)
 
     def adds(self) -> Mapping[str, pa.DataType]:
         return {"tokens": pa.large_list(pa.uint32())}
 
-    def provides(self, given: Mapping[str, Any]) -> Mapping[str, Any]:
+    def provides(self, provided: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return what `pack` and the loader need to know of the tokenizer.
 
         Raises:
@@ -92,11 +92,11 @@ class Tokenize(StreamingStage):
                 token ends documents.
         """
         definition = define(self._named)
-        known = definition.vocabulary
+        vocabulary = definition.vocabulary
         specials = self._specials()
-        eos, bos = (None if name is None else known[name] for name in specials[:2])
+        eos, bos = (None if name is None else vocabulary[name] for name in specials[:2])
         check_engine(self._named, self.engine, specials, allow_special=self.allow_special)
-        size = max(known.values()) + 1
+        size = max(vocabulary.values()) + 1
         fallback = next((token for token in (eos, bos) if token is not None), 0)
         return {
             "tokenizer": {
@@ -106,7 +106,7 @@ class Tokenize(StreamingStage):
                 "vocab_size": size,
                 "eos": eos,
                 "bos": bos,
-                "pad": fallback if specials.pad is None else known[specials.pad],
+                "pad": fallback if specials.pad is None else vocabulary[specials.pad],
                 "dtype": "uint16" if size <= 1 << 16 else "uint32",
             }
         }
@@ -130,10 +130,10 @@ class Tokenize(StreamingStage):
         )
 
     def apply(self, view: View) -> Outcome:
-        known = define(self._named).vocabulary
+        vocabulary = define(self._named).vocabulary
         specials = self._specials()
-        first = known[str(specials.bos)] if self.add_bos else -1
-        last = known[str(specials.eos)] if self.add_eos else -1
+        first = vocabulary[str(specials.bos)] if self.add_bos else -1
+        last = vocabulary[str(specials.eos)] if self.add_eos else -1
         ids, offsets = add_ends(*self._open().encode(view.column("text")), first, last)
         return Outcome(columns={"tokens": pa.LargeListArray.from_arrays(offsets, ids)})
 
@@ -148,8 +148,8 @@ class Tokenize(StreamingStage):
 
     @property
     def _named(self) -> Named:
-        given = self.special_tokens
-        specials = None if given is None else tuple(sorted(given.items()))
+        special_tokens = self.special_tokens
+        specials = None if special_tokens is None else tuple(sorted(special_tokens.items()))
         return Named(self.tokenizer, self.pattern, specials)
 
     def _specials(self) -> Specials:
