@@ -233,10 +233,10 @@ def open_tokenizer(run_dir: str) -> Tokenize:
         )
     for place in existing:
         stage = Tokenize.model_validate({**params, "tokenizer": place})
-        if identify(stage._named) == expected:
+        if identify(stage._spec) == expected:
             return stage
     raise UsageError(
-        f"{existing[0]}: is not the tokenizer of {run_dir}: its hash is {identify(stage._named)}, "
+        f"{existing[0]}: is not the tokenizer of {run_dir}: its hash is {identify(stage._spec)}, "
         f"that of the run's {expected}. Restore the file, or run the pipeline again."
     )
 
@@ -261,7 +261,7 @@ def find_spelling(stage: Tokenize) -> Callable[[Uint32s, bytes], int]:
     vocabularies of bytes, and pieces with a mark for a space. Otherwise (text is normalized) what
     the first token stands for is taken off; of SentencePiece, its length after normalization.
     """
-    definition = define(stage._named)
+    definition = define(stage._spec)
     silent = set() if stage.allow_special else set(definition.specials)
     tables: list[dict[int, bytes]] = [{}, {}]
     for name, number in definition.vocabulary.items():

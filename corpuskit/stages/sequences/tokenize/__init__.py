@@ -13,8 +13,8 @@ from corpuskit.paths import PathText
 from corpuskit.stage import Cost, Example, Outcome, StreamingStage, View, Volume
 from corpuskit.stages.sequences.tokenize.definition import (
     SENTENCEPIECE,
-    Named,
     Specials,
+    TokenizerSpec,
     define,
     files_of,
     find_specials,
@@ -91,16 +91,16 @@ class Tokenize(StreamingStage):
             UsageError: the file is not a tokenizer, the engine can't do it, or it is unknown which
                 token ends documents.
         """
-        definition = define(self._named)
+        definition = define(self._spec)
         vocabulary = definition.vocabulary
         specials = self._specials()
         eos, bos = (None if name is None else vocabulary[name] for name in specials[:2])
-        check_engine(self._named, self.engine, specials, allow_special=self.allow_special)
+        check_engine(self._spec, self.engine, specials, allow_special=self.allow_special)
         size = max(vocabulary.values()) + 1
         fallback = next((token for token in (eos, bos) if token is not None), 0)
         return {
             "tokenizer": {
-                "hash": identify(self._named),
+                "hash": identify(self._spec),
                 "path": self.tokenizer,
                 "kind": definition.kind,
                 "vocab_size": size,
@@ -130,7 +130,7 @@ class Tokenize(StreamingStage):
         )
 
     def apply(self, view: View) -> Outcome:
-        vocabulary = define(self._named).vocabulary
+        vocabulary = define(self._spec).vocabulary
         specials = self._specials()
         first = vocabulary[str(specials.bos)] if self.add_bos else -1
         last = vocabulary[str(specials.eos)] if self.add_eos else -1
@@ -144,19 +144,19 @@ class Tokenize(StreamingStage):
 
     def _open(self) -> Encoder:
         specials = self._specials()
-        return open_engine(self._named, self.engine, specials, allow_special=self.allow_special)
+        return open_engine(self._spec, self.engine, specials, allow_special=self.allow_special)
 
     @property
-    def _named(self) -> Named:
+    def _spec(self) -> TokenizerSpec:
         special_tokens = self.special_tokens
         specials = None if special_tokens is None else tuple(sorted(special_tokens.items()))
-        return Named(self.tokenizer, self.pattern, specials)
+        return TokenizerSpec(self.tokenizer, self.pattern, specials)
 
     def _specials(self) -> Specials:
         """Return the tokens this stage adds or names; what is added is not None."""
-        specials = find_specials(self._named, eos=self.eos, bos=self.bos)
+        specials = find_specials(self._spec, eos=self.eos, bos=self.bos)
         if self.add_eos:
-            require(self._named, "eos", specials.eos)
+            require(self._spec, "eos", specials.eos)
         if self.add_bos:
-            require(self._named, "bos", specials.bos)
+            require(self._spec, "bos", specials.bos)
         return specials

@@ -40,7 +40,7 @@ MAX_ID = 1 << 24
 below 1 << 20."""
 
 
-class Named(NamedTuple):
+class TokenizerSpec(NamedTuple):
     """A tokenizer as users name it.
 
     Attributes:
@@ -111,7 +111,7 @@ def files_of(path: str) -> tuple[str, ...]:
     raise UsageError(f"tokenizer: the folder {path} {problem}. Give the path of one file.")
 
 
-def define(spec: Named) -> Definition:
+def define(spec: TokenizerSpec) -> Definition:
     """Return what the files of a tokenizer say, read once per process.
 
     Raises:
@@ -121,7 +121,7 @@ def define(spec: Named) -> Definition:
     return _define(spec, paths, tuple(map(stamp, paths)))
 
 
-def identify(spec: Named) -> str:
+def identify(spec: TokenizerSpec) -> str:
     """Return a hash of all that decides ids: of a tokenizer.json that of the file."""
     paths = files_of(spec.path)
     digests = [digest_file(Path(path)) for path in paths]
@@ -188,7 +188,7 @@ def _kind(path: str, stamp: int) -> str | None:
 
 
 @functools.lru_cache(maxsize=4)
-def _define(spec: Named, paths: tuple[str, ...], stamps: tuple[int, ...]) -> Definition:
+def _define(spec: TokenizerSpec, paths: tuple[str, ...], stamps: tuple[int, ...]) -> Definition:
     del stamps  # a file that changed is another file
     try:
         definition = _read_definition(spec, paths)
@@ -209,7 +209,7 @@ def _check_ids(vocabulary: Mapping[str, int]) -> None:
             raise ValueError(f"the token {token!r} has the id {number!r}")
 
 
-def _read_definition(spec: Named, paths: tuple[str, ...]) -> Definition:
+def _read_definition(spec: TokenizerSpec, paths: tuple[str, ...]) -> Definition:
     path = paths[0]
     if len(paths) == 2:
         special_tokens = _special_tokens(spec)
@@ -242,7 +242,7 @@ def _read_definition(spec: Named, paths: tuple[str, ...]) -> Definition:
     )
 
 
-def _special_tokens(spec: Named) -> dict[str, int] | None:
+def _special_tokens(spec: TokenizerSpec) -> dict[str, int] | None:
     return None if spec.special_tokens is None else dict(spec.special_tokens)
 
 
@@ -344,7 +344,7 @@ class Specials(NamedTuple):
     pad: str | None
 
 
-def find_specials(spec: Named, *, eos: str | None, bos: str | None) -> Specials:
+def find_specials(spec: TokenizerSpec, *, eos: str | None, bos: str | None) -> Specials:
     """Return the named tokens, or those that can only be meant.
 
     A name that is given must exist. What is ambiguous is None.
@@ -374,7 +374,7 @@ def candidates(definition: Definition, kind: str) -> list[str]:
     return [token for token in usual if token in names]
 
 
-def require(spec: Named, kind: str, token: str | None) -> str:
+def require(spec: TokenizerSpec, kind: str, token: str | None) -> str:
     """Return `token`, or say what to set.
 
     Raises:

@@ -17,8 +17,8 @@ from corpuskit.distribution import install_command
 from corpuskit.errors import CorpuskitError, UsageError, reason_of
 from corpuskit.formats.derived import Derived, derived
 from corpuskit.stages.sequences.tokenize.definition import (
-    Named,
     Specials,
+    TokenizerSpec,
     define,
     files_of,
     identify,
@@ -46,7 +46,7 @@ UNNAMED = Specials(None, None, None)
 
 
 def open_engine(
-    spec: Named,
+    spec: TokenizerSpec,
     engine: Engine = "auto",
     specials: Specials = UNNAMED,
     *,
@@ -66,7 +66,7 @@ def open_engine(
 
 
 def check_engine(
-    spec: Named,
+    spec: TokenizerSpec,
     engine: Engine = "auto",
     specials: Specials = UNNAMED,
     *,
@@ -107,7 +107,11 @@ def is_installed(library: str) -> bool:
 
 @functools.lru_cache(maxsize=4)
 def _open(
-    spec: Named, stamps: tuple[int, ...], engine: Engine, specials: Specials, allow_special: bool
+    spec: TokenizerSpec,
+    stamps: tuple[int, ...],
+    engine: Engine,
+    specials: Specials,
+    allow_special: bool,
 ) -> Encoder:
     del stamps  # a file that changed is another file
     definition = define(spec)
@@ -205,7 +209,7 @@ def _open_library(
 
 def open_encoder(path: str) -> Encoder:
     """Return the fastest engine there is for a tokenizer, opened once per process."""
-    return open_engine(Named(path))
+    return open_engine(TokenizerSpec(path))
 
 
 def check_edges(path: str) -> None:
@@ -214,12 +218,12 @@ def check_edges(path: str) -> None:
     Raises:
         UsageError: it cannot, or only the library of SentencePiece knows its ids.
     """
-    model = define(Named(path)).model
+    model = define(TokenizerSpec(path)).model
     if model is not None and model.set_apart:
         raise UsageError(
             f"tokenizer: {path}: only SentencePiece knows its tokens. Use a tokenizer.json."
         )
-    check_engine(Named(path))
+    check_engine(TokenizerSpec(path))
 
 
 def token_edges(path: str, text: str) -> tuple[Int64s, Int64s]:
@@ -248,7 +252,7 @@ def _exact(path: str, stamps: tuple[int, ...]) -> Any:
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     from tokenizers import Tokenizer
 
-    definition = define(Named(path))
+    definition = define(TokenizerSpec(path))
     if definition.model is not None and definition.model.set_apart:
         raise UsageError(f"{path}: only SentencePiece knows its tokens. Use a tokenizer.json.")
     tokenizer = Tokenizer.from_str(json.dumps(definition.fields | {"post_processor": None}))

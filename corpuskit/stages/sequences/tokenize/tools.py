@@ -15,7 +15,7 @@ from corpuskit.errors import DataError, UsageError
 from corpuskit.formats.manifest import Seal
 from corpuskit.stage import InputFile, Source
 from corpuskit.stages.sequences.tokenize.definition import (
-    Named,
+    TokenizerSpec,
     candidates,
     define,
     files_of,
@@ -282,7 +282,7 @@ class Description:
     tokens: tuple[tuple[int, str], ...]
 
 
-def describe(spec: Named, text: str) -> Description:
+def describe(spec: TokenizerSpec, text: str) -> Description:
     """Return what is known of a tokenizer, and the ids of a text.
 
     Raises:
@@ -310,7 +310,7 @@ def describe(spec: Named, text: str) -> Description:
     )
 
 
-def convert(spec: Named, output: Path) -> list[str]:
+def convert(spec: TokenizerSpec, output: Path) -> list[str]:
     """Write a tokenizer as a tokenizer.json of Hugging Face; return tokens it treats otherwise.
 
     Raises:
