@@ -216,7 +216,7 @@ def published_pattern(kind: str) -> str:
 
 def measure(name: str, folder: Path, paths: list[Path], most_bytes: int) -> None:
     """Print the CPU seconds of `corpuskit run`, datatrove and gigatoken for the same documents."""
-    from corpuskit.stages.sequences.tokenize.definition import Named, define
+    from corpuskit.stages.sequences.tokenize.definition import TokenizerSpec, define
 
     kind = KINDS[name]
     with tempfile.TemporaryDirectory() as scratch:
@@ -228,7 +228,7 @@ def measure(name: str, folder: Path, paths: list[Path], most_bytes: int) -> None
         for name_, part in (("a", texts[:half]), ("b", texts[half:])):
             table = pa.table({"text": part})
             pq.write_table(table, place / f"in/{name_}.parquet", compression="zstd")
-        fields = define(Named(str(folder / kind.path))).fields
+        fields = define(TokenizerSpec(str(folder / kind.path))).fields
         (place / "tokenizer.json").write_text(json.dumps(fields))
         ours = run_corpuskit(place, str(folder / kind.path), kind.eos)
         phase, opening = run_phase(place, str(folder / kind.path), kind.eos)

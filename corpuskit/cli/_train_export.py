@@ -95,11 +95,11 @@ def make_tokenizer(stage: Tokenize, tokenizer: Mapping[str, Any], seq_len: int) 
     Raises:
         CorpuskitError: the file is gone or another, or no tokenizer.json has its ids.
     """
-    from corpuskit.stages.sequences.tokenize.definition import Named, define, identify
+    from corpuskit.stages.sequences.tokenize.definition import TokenizerSpec, define, identify
 
     given = stage.special_tokens
     specials = None if given is None else tuple(sorted(given.items()))
-    named = Named(stage.tokenizer, stage.pattern, specials)
+    named = TokenizerSpec(stage.tokenizer, stage.pattern, specials)
     if identify(named) != tokenizer.get("hash"):
         raise UsageError(f"{stage.tokenizer} is not the file that made the tokens. Restore it.")
     definition = define(named)

@@ -112,7 +112,7 @@ def _open_tokenizer(model: str, data: str | None) -> Tokenize:
         return open_tokenizer(data)
     config = json.loads(Path(model, "config.json").read_bytes())
     found = Tokenize.model_validate({"tokenizer": model, "add_eos": False})
-    names = {number: name for name, number in define(found._named).vocabulary.items()}
+    names = {number: name for name, number in define(found._spec).vocabulary.items()}
     special = {
         kind: names.get(config.get(f"{kind}_token_id"))
         for kind in ("bos", "eos")

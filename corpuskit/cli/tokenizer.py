@@ -12,7 +12,7 @@ import click
 from corpuskit.cli._streams import Meter
 
 if TYPE_CHECKING:
-    from corpuskit.stages.sequences.tokenize.definition import Named
+    from corpuskit.stages.sequences.tokenize.definition import TokenizerSpec
 
 SAMPLE = "Hello, world! It's 2025: na\u00efve caf\u00e9s, \u4f60\u597d.\n    return x"
 
@@ -140,8 +140,8 @@ def convert_command(path: str, output: Path, pattern: str | None, special: tuple
         )
 
 
-def _named(path: str, pattern: str | None, special: tuple[str, ...]) -> Named:
-    from corpuskit.stages.sequences.tokenize.definition import Named
+def _named(path: str, pattern: str | None, special: tuple[str, ...]) -> TokenizerSpec:
+    from corpuskit.stages.sequences.tokenize.definition import TokenizerSpec
 
     pairs = []
     for one in special:
@@ -149,4 +149,4 @@ def _named(path: str, pattern: str | None, special: tuple[str, ...]) -> Named:
         if not name or not number.isdecimal():
             raise click.BadParameter(f"must be NAME=ID, got {one!r}", param_hint="--special")
         pairs.append((name, int(number)))
-    return Named(path, pattern, tuple(sorted(pairs)) or None)
+    return TokenizerSpec(path, pattern, tuple(sorted(pairs)) or None)

@@ -102,9 +102,9 @@ class ByteSpans(NamedTuple):
         """Return no spans."""
         return cls(*(np.empty(0, np.int64) for _ in range(3)))
 
-    def take(self, chosen: NDArray[np.bool_]) -> ByteSpans:
-        """Return some of them, (S,) which."""
-        return ByteSpans(*(column[chosen] for column in self))
+    def take(self, mask: NDArray[np.bool_]) -> ByteSpans:
+        """Return the spans of `mask`, (S,)."""
+        return ByteSpans(*(column[mask] for column in self))
 
 
 def list_spans(lists: pa.ListArray) -> ByteSpans:

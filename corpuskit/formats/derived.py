@@ -54,10 +54,10 @@ def _source_digest(source: str) -> str:
     return digest.hexdigest()
 
 
-def _pack(made: Derived) -> bytes:
+def _pack(derived: Derived) -> bytes:
     file = io.BytesIO()
-    values = np.frombuffer(json.dumps(made.values).encode(), np.uint8)
-    np.savez(file, allow_pickle=False, values=values, **made.arrays)
+    values = np.frombuffer(json.dumps(derived.values).encode(), np.uint8)
+    np.savez(file, allow_pickle=False, values=values, **derived.arrays)
     return file.getvalue()
 
 

@@ -72,7 +72,7 @@ class Entries:
     def of(
         cls, batch: pa.RecordBatch, rows: NDArray[np.int64], stage: str, rules: pa.Array | str,
         values: NDArray[np.float64] | None = None,
-        thresholds: NDArray[np.float64] | float = float("nan"), **more: Any,
+        thresholds: NDArray[np.float64] | float = float("nan"), **others: Any,
     ) -> Entries:  # fmt: skip
         """Return entries of some rows of a batch with `key`, `id`, `source`, perhaps `text`.
 
@@ -80,20 +80,20 @@ class Entries:
             batch: the documents.
             rows: of the batch; all else has an entry for each of them.
             stage, rules, values, thresholds: as above; a rule or threshold may be that of all.
-            more: other fields; `action` is `drop` if it is not given.
+            others: other fields; `action` is `drop` by default.
         """
-        given = [name for name in ("key", "id", "source", "text") if name in batch.schema.names]
-        chosen = batch.select(given).take(pa.array(rows))
+        names = [name for name in ("key", "id", "source", "text") if name in batch.schema.names]
+        documents = batch.select(names).take(pa.array(rows))
         fields = {
-            "keys": numbers(chosen.column("key")),
-            "ids": chosen.column("id"),
-            "sources": chosen.column("source"),
+            "keys": numbers(documents.column("key")),
+            "ids": documents.column("id"),
+            "sources": documents.column("source"),
             "rules": pa.repeat(rules, len(rows)) if isinstance(rules, str) else rules,
             "thresholds": np.broadcast_to(np.float64(thresholds), len(rows)),
-            "texts": chosen.column("text") if "text" in given else None,
+            "texts": documents.column("text") if "text" in names else None,
             "action": "drop",
         }
-        return cls(**{**fields, "stage": stage, "values": values, **more})
+        return cls(**{**fields, "stage": stage, "values": values, **others})
 
 
 class LedgerWriter:
@@ -162,10 +162,10 @@ class LedgerWriter:
         texts = entries.texts.take(pa.array(rows))
         if self._mask is not None:
             texts = self._mask(texts)
-        cut = [t.encode()[:SAMPLE_BYTES].decode(errors="ignore") for t in texts.to_pylist()]
+        samples = [t.encode()[:SAMPLE_BYTES].decode(errors="ignore") for t in texts.to_pylist()]
         places = np.full(num, -1)
         places[rows] = np.arange(len(rows))
-        return pa.array(cut, pa.large_string()).take(pa.array(places, mask=places < 0))
+        return pa.array(samples, pa.large_string()).take(pa.array(places, mask=places < 0))
 
 
 def sampled(keys: NDArray[np.int64], seed: int) -> NDArray[np.bool_]:

@@ -94,7 +94,7 @@ FIELDS = tuple(field.name for field in dataclasses.fields(Part))
 
 
 class RoleParts(Sequence[Part]):
-    """The parts of one role in unit order, held as columns; a Part is made when it is asked for.
+    """The parts of one role in unit order, held as columns; a Part is made on access.
 
     Args:
         numbers: integer column by name, units ascending.
@@ -143,12 +143,12 @@ class RoleParts(Sequence[Part]):
 
     def within(self, low: int | None, high: int | None) -> list[Part]:
         """Return the parts whose `[first, last]` meets `[low, high)`."""
-        chosen = np.ones(len(self), np.bool_)
+        is_within = np.ones(len(self), np.bool_)
         if high is not None:
-            chosen &= self._numbers["first"] < high
+            is_within &= self._numbers["first"] < high
         if low is not None:
-            chosen &= self._numbers["last"] >= low
-        return [self[place] for place in np.flatnonzero(chosen).tolist()]
+            is_within &= self._numbers["last"] >= low
+        return [self[place] for place in np.flatnonzero(is_within).tolist()]
 
     def of_unit(self, number: int) -> RoleParts:
         """Return the parts of one unit."""
@@ -181,7 +181,7 @@ class Parts(Collection[Part]):
         by_role: defaultdict[str, list[Part]] = defaultdict(list)
         for part in parts:
             by_role[part.role].append(part)
-        return cls({role: _line(role, found) for role, found in by_role.items()})
+        return cls({role: _role_json(role, role_parts) for role, role_parts in by_role.items()})
 
     def __len__(self) -> int:
         return sum(len(self.role(role)) for role in self._lines)
@@ -229,25 +229,25 @@ def is_sound(part: Part) -> bool:
     )
 
 
-def _line(role: str, parts: list[Part]) -> bytes:
+def _role_json(role: str, parts: list[Part]) -> bytes:
     """Return the columns of a role as JSON; a column of equal values is that value."""
     parts.sort(key=attrgetter("unit", "path"))
     columns: dict[str, Any] = {"role": role}
     for name in (*_NUMBERS, *_TEXTS):
         values = list(map(attrgetter(name), parts))
-        is_same = name != "path" and values.count(values[0]) == len(values)
-        columns[name] = values[0] if is_same else values
+        is_constant = name != "path" and values.count(values[0]) == len(values)
+        columns[name] = values[0] if is_constant else values
     return dump(columns)
 
 
 def _parse_role(role: str, line: bytes, where: str) -> RoleParts:
     try:
-        found = json.loads(line)
-        paths = found["path"]
-        if found["role"] != role or not isinstance(paths, list):
+        columns = json.loads(line)
+        paths = columns["path"]
+        if columns["role"] != role or not isinstance(paths, list):
             raise TypeError(f"no parts of the role {role!r}")
-        numbers = {name: _numbers(found[name], len(paths)) for name in _NUMBERS}
-        texts = {name: _texts(found[name], len(paths)) for name in _TEXTS}
+        numbers = {name: _numbers(columns[name], len(paths)) for name in _NUMBERS}
+        texts = {name: _texts(columns[name], len(paths)) for name in _TEXTS}
         if np.any(numbers["unit"][1:] < numbers["unit"][:-1]):
             raise ValueError("units are out of order")
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
@@ -261,10 +261,10 @@ def _numbers(values: Any, num: int) -> NDArray[Any]:
     if set(map(type, values if isinstance(values, list) else [values])) != {int}:
         raise TypeError("a column of numbers holds something else")
     try:
-        found = np.array(values, np.int64)
+        array = np.array(values, np.int64)
     except OverflowError:
-        found = np.array(values, np.uint64)
-    return np.broadcast_to(found, (num,)) if found.ndim == 0 else found.reshape(num)
+        array = np.array(values, np.uint64)
+    return np.broadcast_to(array, (num,)) if array.ndim == 0 else array.reshape(num)
 
 
 def _texts(values: Any, num: int) -> list[str] | str:
@@ -406,7 +406,7 @@ class Seal:
 
     Attributes:
         inputs: content hashes of the seals it was made from; tells which seals belong together.
-        deleted: roles whose files were deleted when nobody needed them any more.
+        deleted: roles whose files were deleted when no later phase needed them.
     """
 
     phase: str
@@ -421,12 +421,12 @@ class Seal:
 
     @classmethod
     def merge(
-        cls, phase: str, fingerprint: str, manifests: Iterable[Manifest], more: Iterable[Part] = ()
+        cls, phase: str, fingerprint: str, manifests: Iterable[Manifest], extra: Iterable[Part] = ()
     ) -> Seal:
         """Merge the manifests of a phase; a unit that two manifests name counts once.
 
         Args:
-            more: parts that are of no task.
+            extra: parts that no task wrote.
         """
         units: set[int] = set()
         parts: list[Part] = []
@@ -448,7 +448,7 @@ class Seal:
             phase,
             fingerprint,
             tuple(sorted(units)),
-            Parts.of([*parts, *more]),
+            Parts.of([*parts, *extra]),
             dict(sorted(counters.items())),
             {name: round(value, 6) for name, value in sorted(timing.items())},
         )
@@ -516,7 +516,7 @@ class Seal:
 
     @classmethod
     def from_json(cls, content: bytes, where: str) -> Seal:
-        """Parse a seal file; a role's parts are parsed when they are asked for.
+        """Parse a seal file; the parts of a role are parsed on access.
 
         Raises:
             OtherFormatError: a seal that another version wrote.
@@ -547,10 +547,10 @@ class Seal:
         return seal
 
 
-def _not_a_seal(found: Any, where: str) -> DataError:
-    """Return what to raise for JSON that is not a seal of this format."""
-    if isinstance(found, dict) and found.get("kind") == "seal":
-        number = found.get("format")
+def _not_a_seal(content: Any, where: str) -> DataError:
+    """Return the error for JSON that is not a seal of this format."""
+    if isinstance(content, dict) and content.get("kind") == "seal":
+        number = content.get("format")
         return OtherFormatError(
             f"{where}: not a seal of format {SEAL_FORMAT}, but {number!r}. Run again to rebuild."
         )
@@ -560,21 +560,21 @@ def _not_a_seal(found: Any, where: str) -> DataError:
 def _build(
     kind: type[Record], fields: dict[str, Any], where: str, *counters: dict[str, int]
 ) -> Record:
-    """Make a manifest or a seal of what JSON held."""
+    """Make a manifest or a seal of the content of JSON."""
     name = kind.__name__.lower()
     try:
         fields["units"] = tuple(fields["units"])
         is_sound = (
             set(map(type, fields["units"])) <= {int}
-            and all(set(map(type, one.values())) <= {int} for one in counters)
+            and all(set(map(type, counts.values())) <= {int} for counts in counters)
             and set(map(type, fields["timing"].values())) <= {int, float}
         )
-        made = kind(**fields)
+        record = kind(**fields)
     except (KeyError, TypeError, AttributeError, RecursionError) as error:
         raise DataError(f"{where}: not a {name}: {error!r}.") from None
     if not is_sound:
         raise DataError(f"{where}: not a {name}: units, counters or timing are no numbers.")
-    return made
+    return record
 
 
 # ---------------------------------------------------------------- the unit table

@@ -38,7 +38,7 @@ _MALFORMED = (LookupError, TypeError, ValueError, OverflowError, struct.error)
 
 
 def open_or_build(path: Path, build: Callable[[Path], Pieces]) -> Arrays:
-    """Return the arrays of a file, which is made if it is absent or damaged.
+    """Return the arrays of a file; build it if it is absent or damaged.
 
     Of several processes that want the same file one makes it and the others wait; where the file
     system knows no locks each makes its own, and the last one stays. Read-only arrays.
@@ -47,23 +47,23 @@ def open_or_build(path: Path, build: Callable[[Path], Pieces]) -> Arrays:
         path: the file.
         build: yields (name, pieces of the array one after the other), given a scratch folder.
     """
-    found = open_arrays(path)
-    if found is not None:
-        return found
+    arrays = open_arrays(path)
+    if arrays is not None:
+        return arrays
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with _locked(path.with_suffix(".lock")) as is_alone:
-        found = open_arrays(path)
-        if found is None:
+        arrays = open_arrays(path)
+        if arrays is None:
             prefix = f"making-{path.stem}-"
-            for left in path.parent.glob(f"{prefix}*") if is_alone else ():
-                shutil.rmtree(left)  # by a process that was killed
+            for leftover in path.parent.glob(f"{prefix}*") if is_alone else ():
+                shutil.rmtree(leftover)  # by a process that was killed
             with tempfile.TemporaryDirectory(dir=path.parent, prefix=prefix) as scratch:
-                made = Path(scratch) / path.name
-                write_arrays(made, build(Path(scratch)))
-                made.replace(path)
-            found = open_arrays(path)
-    assert found is not None, "it was written a moment ago"
-    return found
+                new_file = Path(scratch) / path.name
+                write_arrays(new_file, build(Path(scratch)))
+                new_file.replace(path)
+            arrays = open_arrays(path)
+    assert arrays is not None, "it was written a moment ago"
+    return arrays
 
 
 def write_arrays(path: Path, arrays: Pieces) -> None:

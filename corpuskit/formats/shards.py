@@ -142,13 +142,13 @@ def read_documents(
         DataError: it is not a Parquet file, a sidecar does not match it, or a text is not what it
             was when the shard was written.
     """
-    keep, added, cuts = read_sidecars(sidecars)
-    wanted = None if columns is None else [name for name in columns if name not in added]
+    keep, sidecar_columns, cuts = read_sidecars(sidecars)
+    names = None if columns is None else [name for name in columns if name not in sidecar_columns]
     total = 0
-    read, originals = _batches(path, wanted, keys), _Originals(path, texts)
-    for places, total, batch in _filled(read, wanted, keep, keys, originals):
+    read, originals = _batches(path, names, keys), _Originals(path, texts)
+    for places, total, batch in _with_texts(read, names, keep, keys, originals):
         rows = pa.array(places)
-        for name, values in added.items():
+        for name, values in sidecar_columns.items():
             if columns is None or name in columns:
                 batch = batch.append_column(name, values.take(rows))
         if keep is not None:
@@ -182,7 +182,7 @@ class Sidecars(NamedTuple):
 def read_sidecars(sidecars: Sequence[Readable]) -> Sidecars:
     """Return what the sidecars of a part say together."""
     keep: NDArray[np.bool_] | None = None
-    added: dict[str, pa.Array] = {}
+    columns: dict[str, pa.Array] = {}
     cuts: list[pa.ListArray] = []
     for path in sidecars:
         try:
@@ -198,8 +198,8 @@ def read_sidecars(sidecars: Sequence[Readable]) -> Sidecars:
                 mask = numbers(values).astype(np.bool_)
                 keep = mask if keep is None else keep & mask
             else:
-                added[name] = values
-    return Sidecars(keep, added, tuple(cuts))
+                columns[name] = values
+    return Sidecars(keep, columns, tuple(cuts))
 
 
 def write_sidecar(
@@ -247,16 +247,16 @@ def write_token_tables(path: Path, schema: pa.Schema, tables: Iterable[pa.Table]
         "write_page_checksum": True,
         "data_page_size": 1 << 28,
     }
-    held = schema.empty_table()
+    pending = schema.empty_table()
     with pa.OSFile(str(path), "wb") as file, pq.ParquetWriter(file, schema, **options) as writer:
         for table in tables:
-            rows = pa.concat_tables([held, table])
-            whole = len(rows) - len(rows) % TOKEN_GROUP_ROWS
-            if whole:
-                writer.write_table(rows.slice(0, whole), row_group_size=TOKEN_GROUP_ROWS)
-            held = rows.slice(whole).take(pa.array(range(len(rows) - whole), pa.int64()))
-        if len(held):
-            writer.write_table(held, row_group_size=TOKEN_GROUP_ROWS)
+            rows = pa.concat_tables([pending, table])
+            full_rows = len(rows) - len(rows) % TOKEN_GROUP_ROWS
+            if full_rows:
+                writer.write_table(rows.slice(0, full_rows), row_group_size=TOKEN_GROUP_ROWS)
+            pending = rows.slice(full_rows).take(pa.array(range(len(rows) - full_rows), pa.int64()))
+        if len(pending):
+            writer.write_table(pending, row_group_size=TOKEN_GROUP_ROWS)
 
 
 def open_parquet(source: pa.NativeFile, path: Readable) -> pq.ParquetFile:
@@ -279,8 +279,8 @@ def _batches(
     So memory is bounded by the writer's BATCH_TEXT_BYTES.
     """
     try:
-        opened = open_whole(path) if keys is None else open_place(path)
-        with opened as source, open_parquet(source, path) as file:
+        context = open_whole(path) if keys is None else open_place(path)
+        with context as source, open_parquet(source, path) as file:
             row, place = 0, file.schema_arrow.get_field_index("key")
             if columns and "text" in columns and TEXT_HASH in file.schema_arrow.names:
                 columns = list(dict.fromkeys([*columns, "key", TEXT_HASH]))
@@ -299,7 +299,7 @@ def _batches(
         raise DataError(f"{path}: not a whole document shard: {error}.") from None
 
 
-def _filled(
+def _with_texts(
     batches: Iterator[tuple[int, int, pa.RecordBatch]],
     columns: list[str] | None,
     keep: NDArray[np.bool_] | None,
@@ -308,18 +308,18 @@ def _filled(
 ) -> Iterator[tuple[NDArray[np.int64], int, pa.RecordBatch]]:
     """Yield (places of the rows, rows of the file, batch with all texts).
 
-    Where texts are fetched, rows that nobody wants are left out first.
+    Where texts are fetched, rows that are not needed are left out first.
     """
     for row, total, batch in batches:
         places = np.arange(row, row + len(batch))
         if TEXT_HASH in batch.schema.names:
-            chosen = np.ones(len(batch), np.bool_)
+            is_needed = np.ones(len(batch), np.bool_)
             if keys is not None:
-                chosen &= np.isin(numbers(batch.column("key")), keys)
+                is_needed &= np.isin(numbers(batch.column("key")), keys)
             if keep is not None and len(keep) == total:
-                chosen &= keep[places]
-            if not chosen.all():
-                batch, places = batch.filter(pa.array(chosen)), places[chosen]
+                is_needed &= keep[places]
+            if not is_needed.all():
+                batch, places = batch.filter(pa.array(is_needed)), places[is_needed]
             batch = originals.fill(batch)
             batch = batch.select(columns or [n for n in batch.schema.names if n != TEXT_HASH])
         yield places, total, batch
@@ -346,7 +346,7 @@ class _Originals:
         if batch.column(place).null_count == 0:
             return batch
         keys = numbers(batch.column("key"))
-        texts = self._of(keys)
+        texts = self._texts_of(keys)
         hashes = numbers(batch.column(TEXT_HASH))
         if texts is None or not np.array_equal(hash_texts(*utf8(texts))[0], hashes):
             raise DataError(
@@ -356,7 +356,7 @@ class _Originals:
             )
         return batch.set_column(place, batch.schema.field(place), texts)
 
-    def _of(self, keys: NDArray[np.int64]) -> pa.LargeStringArray | None:
+    def _texts_of(self, keys: NDArray[np.int64]) -> pa.LargeStringArray | None:
         """Return the texts of ascending keys; None if one is not there."""
         if self._stream is None:
             if self._open is None:
@@ -370,8 +370,8 @@ class _Originals:
                 if not np.array_equal(self._keys[at], keys[:num]):
                     return None
                 is_run = at[-1] - at[0] == num - 1  # then nothing is copied here
-                taken = self._texts[at[0] : at[-1] + 1] if is_run else self._texts.take(at)
-                texts.append(taken)
+                run = self._texts[at[0] : at[-1] + 1] if is_run else self._texts.take(at)
+                texts.append(run)
                 keys = keys[num:]
             if len(keys) == 0:
                 return texts[0] if len(texts) == 1 else pa.concat_arrays(texts)
@@ -389,8 +389,8 @@ def _cut_texts(batch: pa.RecordBatch, cuts: pa.ListArray) -> pa.RecordBatch:
         return batch
     place = batch.schema.get_field_index("text")
     text = utf8(batch.column(place))
-    before = np.where(rows == np.append(-1, rows[:-1]), np.append(0, ends[:-1]), 0)
-    if ((starts < before) | (ends < starts) | (ends > text.sizes()[rows])).any():
+    previous_ends = np.where(rows == np.append(-1, rows[:-1]), np.append(0, ends[:-1]), 0)
+    if ((starts < previous_ends) | (ends < starts) | (ends > text.sizes()[rows])).any():
         raise DataError("a sidecar cuts outside of a text. Run again.")
     codes = np.zeros(len(rows), np.uint8)
     offsets, data = replace_spans(*text, rows, starts, ends, codes, [b""])
@@ -405,8 +405,8 @@ def _may_hold(bounds: pq.Statistics | None, keys: NDArray[np.int64]) -> bool:
 
 def _repetitive(schema: pa.Schema) -> list[str]:
     """Return the columns worth a dictionary: texts and ids hardly ever repeat."""
-    once = {"key", "id", "text", "origin", "extra"}
-    return ["origin.file", *(name for name in schema.names if name not in once)]
+    rarely_repeated = {"key", "id", "text", "origin", "extra"}
+    return ["origin.file", *(name for name in schema.names if name not in rarely_repeated)]
 
 
 def _cuts(sizes: NDArray[np.int64], waiting: int) -> list[int]:

@@ -46,22 +46,22 @@ class _EntryCode(codegen.JITCodeLibrary):
 
     def add_linking_library(self, library: Any) -> None:
         """Take in what `library` is to be linked with, too: a part does not bring it along."""
-        others = library._linking_libraries if isinstance(library, _CalleeCode) else ()
-        for other in (library, *others):
-            if other not in self._linking_libraries:
-                super().add_linking_library(other)  # type: ignore[no-untyped-call]
+        callees = library._linking_libraries if isinstance(library, _CalleeCode) else ()
+        for linked in (library, *callees):
+            if linked not in self._linking_libraries:
+                super().add_linking_library(linked)  # type: ignore[no-untyped-call]
 
 
 class _PackedCode(_EntryCode):
     """Code in which operations on neighbouring numbers are packed into vectors."""
 
     def _optimize_final_module(self) -> None:
-        before = numba.config.SLP_VECTORIZE  # type: ignore[attr-defined]
+        setting = numba.config.SLP_VECTORIZE  # type: ignore[attr-defined]
         numba.config.SLP_VECTORIZE = 1  # type: ignore[attr-defined]
         try:
             super()._optimize_final_module()  # type: ignore[no-untyped-call]
         finally:
-            numba.config.SLP_VECTORIZE = before  # type: ignore[attr-defined]
+            numba.config.SLP_VECTORIZE = setting  # type: ignore[attr-defined]
 
 
 class _CalleeCode(_EntryCode):
@@ -79,7 +79,7 @@ class _CalleeCode(_EntryCode):
         self._finalized = True
 
 
-class _CompileWhole(compiler.CompilerBase):
+class _CompileEntry(compiler.CompilerBase):
     library: type[_EntryCode] = _EntryCode
 
     def define_pipelines(self) -> list[Any]:
@@ -91,24 +91,24 @@ class _CompileWhole(compiler.CompilerBase):
         return [steps.define_nopython_pipeline(state)]
 
 
-class _CompilePacked(_CompileWhole):
+class _CompilePacked(_CompileEntry):
     library = _PackedCode
 
 
-class _CompilePart(_CompileWhole):
+class _CompileCallee(_CompileEntry):
     library = _CalleeCode
 
     def define_pipelines(self) -> list[Any]:
-        """Leave out the way in from Python."""
+        """Leave out the entry point for Python."""
         # Here, since numba compiles len, min ... once for each set of options that callers have.
         self.state.flags.no_cpython_wrapper = self.state.flags.no_compile = True
         return super().define_pipelines()
 
     def _compile_core(self) -> Any:
-        done: Any = super()._compile_core()  # type: ignore[no-untyped-call]
-        place: Any = [].append  # stands for the code: must be a builtin, and no other's
-        self.state.targetctx.insert_user_function(place, done.fndesc, [done.library])
-        return done._replace(entry_point=place)
+        result: Any = super()._compile_core()  # type: ignore[no-untyped-call]
+        place: Any = [].append  # key of the code: must be a builtin, and no other's
+        self.state.targetctx.insert_user_function(place, result.fndesc, [result.library])
+        return result._replace(entry_point=place)
 
 
 class _KernelPlace(caching._CacheLocator):
@@ -123,7 +123,7 @@ class _KernelPlace(caching._CacheLocator):
         return cls(py_func, Path(py_file))
 
     def ensure_cache_path(self) -> None:
-        """Make the folder, whatever the umask, for nobody else to write to."""
+        """Make the folder, whatever the umask, writable by this user only."""
         self._folder.mkdir(mode=0o700, exist_ok=True)
 
     def get_cache_path(self) -> str:
@@ -139,19 +139,19 @@ class _KernelPlace(caching._CacheLocator):
         return str(self._line)
 
 
-class _KeptResult(caching.CompileResultCacheImpl):
+class _CachedResult(caching.CompileResultCacheImpl):
     _locator_classes = [_KernelPlace]  # noqa: RUF012 - as Numba declares it
 
     def reduce(self, cres: Any) -> Any:
-        """Return what is kept of a kernel, without what only serves to link it into others.
+        """Return what the cache stores of a kernel, without what only links it into others.
 
-        Nothing is linked with a kernel that is kept (`_CalleeCode`); to read it takes 3 ms each.
+        Nothing links a cached kernel (`_CalleeCode`), and reading that part takes 3 ms each.
         """
         (name, kind, (code, _)), about, *rest = super().reduce(cres)  # type: ignore[no-untyped-call]
         entry = f'define void @"{about.llvm_cpython_wrapper_name}"() {{ ret void }}'
         parse: Any = codegen.ll.parse_assembly  # type: ignore[attr-defined]
-        named = parse(entry).as_bitcode()  # Numba asks whether it is there
-        return (name, kind, (code, named)), about, *rest
+        bitcode = parse(entry).as_bitcode()  # Numba asks whether it is there
+        return (name, kind, (code, bitcode)), about, *rest
 
 
 class _KernelCache(caching.FunctionCache):
@@ -161,11 +161,11 @@ class _KernelCache(caching.FunctionCache):
     be: other processes wait for it instead of compiling it, too.
     """
 
-    _impl_class = _KeptResult
+    _impl_class = _CachedResult
 
     def __init__(self, func: Any) -> None:
         super().__init__(func)  # type: ignore[no-untyped-call]
-        self._held: IO[bytes] | None = None
+        self._lock_file: IO[bytes] | None = None
         file: Any = self._cache_file
         folder = prebuilt_folder(Path(func.__code__.co_filename))
         self._prebuilt: Any = caching.IndexDataCacheFile(  # type: ignore[no-untyped-call]
@@ -180,18 +180,18 @@ class _KernelCache(caching.FunctionCache):
         """
         load: Any = self._load_overload
         rtsys.initialize(target_context)
-        usual, self._cache_file = self._cache_file, self._prebuilt
+        cache_file, self._cache_file = self._cache_file, self._prebuilt
         try:
-            kept = load(sig, target_context)
+            kernel = load(sig, target_context)
         finally:
-            self._cache_file = usual
-        kept = kept or load(sig, target_context)
-        if kept is None:
+            self._cache_file = cache_file
+        kernel = kernel or load(sig, target_context)
+        if kernel is None:
             self._lock()
-            kept = load(sig, target_context)  # another process compiled it meanwhile
-            if kept is not None:
+            kernel = load(sig, target_context)  # another process compiled it meanwhile
+            if kernel is not None:
                 self.release()
-        return kept
+        return kernel
 
     def save_overload(self, sig: Any, data: Any) -> None:
         """Keep a compiled kernel for later processes."""
@@ -200,22 +200,22 @@ class _KernelCache(caching.FunctionCache):
 
     def release(self) -> None:
         """Let others compile the kernel, or load it."""
-        if self._held is not None:
-            self._held.close()
-            self._held = None
+        if self._lock_file is not None:
+            self._lock_file.close()
+            self._lock_file = None
 
     def _lock(self) -> None:
-        """Wait until nobody else compiles the kernel; without a lock where there are none."""
-        if self._held is not None:
+        """Wait until no other process compiles the kernel; without locks, go on at once."""
+        if self._lock_file is not None:
             return
         self._impl.locator.ensure_cache_path()
-        self._held = open(f"{self._cache_file._index_path}.lock", "wb")  # noqa: SIM115
+        self._lock_file = open(f"{self._cache_file._index_path}.lock", "wb")  # noqa: SIM115
         deadline = time.monotonic() + LOCK_SECONDS
         while time.monotonic() < deadline:
             try:
-                fcntl.flock(self._held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(self._lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                begin_compile()  # somebody does
+                begin_compile()  # another process does
                 time.sleep(0.05)
             except OSError:  # a file system without locks
                 return
@@ -224,9 +224,9 @@ class _KernelCache(caching.FunctionCache):
 
 
 def compiled(
-    func: Callable[..., Any], steps: type[_CompileWhole] = _CompileWhole, **options: Any
+    func: Callable[..., Any], steps: type[_CompileEntry] = _CompileEntry, **options: Any
 ) -> Any:
-    """Return what compiles `func` on first call: no GIL, IEEE arithmetic, no bounds checks, kept.
+    """Return what compiles `func` on first call: no GIL, IEEE arithmetic, no bounds checks, cached.
 
     Division by zero gives inf or nan as in NumPy. Numba notices edits only in the file that holds
     the caller (numba issue 1833), so the cache folder is named after a digest of the caller's file
@@ -237,32 +237,32 @@ def compiled(
     function, which exists in its callers only. A kernel cannot call itself.
     """
     options = {"nogil": True, "error_model": "numpy", **options}
-    ours: Any = {"no_cfunc_wrapper": True, "pipeline_class": steps} if _LINKS else {}
-    before = numba.config.CACHE_DIR  # type: ignore[attr-defined]
+    own_options: Any = {"no_cfunc_wrapper": True, "pipeline_class": steps} if _LINKS else {}
+    cache_dir = numba.config.CACHE_DIR  # type: ignore[attr-defined]
     if not _LINKS:
         place = kernel_folder(Path(func.__code__.co_filename))
         numba.config.CACHE_DIR = str(place)  # type: ignore[attr-defined]
     try:
-        whole: Any = numba.njit(cache=not _LINKS, **options, **ours)(func)
+        dispatcher: Any = numba.njit(cache=not _LINKS, **options, **own_options)(func)
     finally:
-        numba.config.CACHE_DIR = before  # type: ignore[attr-defined]
-    if whole is func:  # NUMBA_DISABLE_JIT was set elsewhere
-        return whole
+        numba.config.CACHE_DIR = cache_dir  # type: ignore[attr-defined]
+    if dispatcher is func:  # NUMBA_DISABLE_JIT was set elsewhere
+        return dispatcher
     cache = _KernelCache(func) if _LINKS else None
-    whole.compile = _timed(whole.compile, cache)
+    dispatcher.compile = _timed(dispatcher.compile, cache)
     if cache is not None:
-        whole._cache = cache
+        dispatcher._cache = cache
 
         @functools.cache
-        def part() -> Any:  # made when a caller is compiled: one that is kept does without
-            return numba.njit(**options, **{**ours, "pipeline_class": _CompilePart})(func)
+        def callee() -> Any:  # built when a caller is compiled, not for a caller from the cache
+            return numba.njit(**options, **{**own_options, "pipeline_class": _CompileCallee})(func)
 
         plain: Any = types.unliteral  # else each constant argument gets a function
-        whole.get_overload = lambda signature: part().get_overload(signature)
-        whole.get_call_template = lambda args, named: part().get_call_template(
+        dispatcher.get_overload = lambda signature: callee().get_overload(signature)
+        dispatcher.get_call_template = lambda args, named: callee().get_call_template(
             [plain(arg) for arg in args], {name: plain(arg) for name, arg in named.items()}
         )
-    return whole
+    return dispatcher
 
 
 def packed(func: Callable[..., Any]) -> Any:

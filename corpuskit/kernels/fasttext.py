@@ -67,19 +67,19 @@ _MOST_KNOWN = 24
 
 
 class Features(NamedTuple):
-    """What tells which rows a text has.
+    """What determines which rows a text has.
 
     Attributes:
-        words: the dictionary: words and labels, one behind the other.
+        words: the dictionary: words, then labels.
         places: (E, 2) int64, where each begins and ends.
         table: (2 ** n,) uint64, the dictionary by hash: hash << 32 | entry + 1; 0 is empty. More
             than half of it is empty.
-        num_words: how many entries are words; the others, behind them, are labels.
+        num_words: how many entries are words; the others, after them, are labels.
         min_run, max_run: characters of a run; no runs if `max_run` is 0.
         word_ngrams: words of a word n-gram, at most; 1 for none.
         buckets: hashes of runs and of word n-grams are taken modulo this.
-        kept: (ceil(buckets / 32),) uint64, which buckets have a row, a bit each in the low half,
-            and how many have one before, in the high half; (0,) if all have one.
+        bucket_rows: (ceil(buckets / 32),) uint64, which buckets have a row, a bit each in the low
+            half, and how many have one before, in the high half; (0,) if all have one.
         end_row: of the word that ends a text, -1 if it has none.
     """
 
@@ -91,32 +91,32 @@ class Features(NamedTuple):
     max_run: int
     word_ngrams: int
     buckets: int
-    kept: NDArray[np.uint64]
+    bucket_rows: NDArray[np.uint64]
     end_row: int
 
 
 class RowScratch(NamedTuple):
-    """What `mean_rows` writes to; `known` outlives a call.
+    """What `mean_rows` writes to; `word_cache` outlives a call.
 
     Attributes:
-        known: (KNOWN, 32) uint32, words by hash, the last one that came by; see `_LINE`.
+        word_cache: (KNOWN, 32) uint32, words by hash, the latest one of a slot; see `_LINE`.
         rows: (ROWS + 32,) int32, not yet added.
         letters: a word, or a part of it, between brackets.
         hashes: (W,) uint32 of the words of the longest text, if there are word n-grams.
     """
 
-    known: NDArray[np.uint32]
+    word_cache: NDArray[np.uint32]
     rows: Rows
     letters: Bytes
     hashes: NDArray[np.uint32]
 
 
 def scratch(
-    features: Features, longest: int, known: NDArray[np.uint32] | None = None
+    features: Features, longest: int, word_cache: NDArray[np.uint32] | None = None
 ) -> RowScratch:
     """Return room for texts of up to `longest` bytes."""
     return RowScratch(
-        np.zeros((KNOWN, _LINE), np.uint32) if known is None else known,
+        np.zeros((KNOWN, _LINE), np.uint32) if word_cache is None else word_cache,
         np.empty(ROWS + _LINE, np.int32),
         np.empty(_window(features.max_run) + 4 * features.max_run + 16, np.uint8),
         np.empty(longest // 2 + 2 if features.word_ngrams > 1 else 0, np.uint32),
@@ -205,16 +205,16 @@ def _inverse(features: Features) -> np.uint64:
 @inline
 def _bucket_row(bucket: np.uint64, features: Features) -> tuple[np.int64, np.int64]:
     """Return the row of a bucket, and 1, or 0 if it has none."""
-    if len(features.kept) == 0:
+    if len(features.bucket_rows) == 0:
         return features.num_words + np.int64(bucket), np.int64(1)
-    entry = features.kept[bucket >> np.uint64(5)]
+    entry = features.bucket_rows[bucket >> np.uint64(5)]
     place = bucket & np.uint64(31)
-    before = entry & ((np.uint64(1) << place) - np.uint64(1))
-    before -= (before >> np.uint64(1)) & np.uint64(0x55555555)
-    before = (before & np.uint64(0x33333333)) + ((before >> np.uint64(2)) & np.uint64(0x33333333))
-    before = (before + (before >> np.uint64(4))) & np.uint64(0x0F0F0F0F)
-    before = ((before * np.uint64(0x01010101)) & np.uint64(0xFFFFFFFF)) >> np.uint64(24)
-    row = features.num_words + np.int64((entry >> np.uint64(32)) + before)
+    rank = entry & ((np.uint64(1) << place) - np.uint64(1))
+    rank -= (rank >> np.uint64(1)) & np.uint64(0x55555555)
+    rank = (rank & np.uint64(0x33333333)) + ((rank >> np.uint64(2)) & np.uint64(0x33333333))
+    rank = (rank + (rank >> np.uint64(4))) & np.uint64(0x0F0F0F0F)
+    rank = ((rank * np.uint64(0x01010101)) & np.uint64(0xFFFFFFFF)) >> np.uint64(24)
+    row = features.num_words + np.int64((entry >> np.uint64(32)) + rank)
     return row, np.int64(entry >> place & np.uint64(1))
 
 
@@ -229,11 +229,11 @@ def _hash_bucket(value: np.uint32, inverse: np.uint64, features: Features) -> np
 
 
 @inline
-def _has_row(bucket: np.uint64, kept: NDArray[np.uint64]) -> np.int64:
+def _has_row(bucket: np.uint64, bucket_rows: NDArray[np.uint64]) -> np.int64:
     """Return 1 if a bucket has a row, else 0."""
-    if len(kept) == 0:
+    if len(bucket_rows) == 0:
         return np.int64(1)
-    return np.int64(kept[bucket >> np.uint64(5)] >> (bucket & np.uint64(31)) & np.uint64(1))
+    return np.int64(bucket_rows[bucket >> np.uint64(5)] >> (bucket & np.uint64(31)) & np.uint64(1))
 
 
 @kernel
@@ -255,7 +255,7 @@ def _narrow_runs(
 
     Brackets at `letters[0]` and `letters[size - 1]` are no runs by themselves.
     """
-    inverse, kept, before = _inverse(features), features.kept, num
+    inverse, bucket_rows, first_row = _inverse(features), features.bucket_rows, num
     for begin in range(first, last):
         value = _BASIS
         # As many for each: what lies beyond the word is written over, and nothing is predicted.
@@ -265,8 +265,8 @@ def _narrow_runs(
                 bucket = _hash_bucket(value, inverse, features)
                 rows[num] = bucket
                 is_bracket = (width == 1) & ((begin == 0) | (begin == size - 1))
-                num += _has_row(bucket, kept) & (begin + width <= size) & ~is_bracket
-    _find_rows(rows, before, num, features)
+                num += _has_row(bucket, bucket_rows) & (begin + width <= size) & ~is_bracket
+    _find_rows(rows, first_row, num, features)
     return num
 
 
@@ -275,7 +275,7 @@ def _wide_runs(
     letters: Bytes, first: int, last: int, size: int, features: Features, rows: Rows, num: int
 ) -> int:
     """As `_narrow_runs`, for any characters."""
-    inverse, kept, before = _inverse(features), features.kept, num
+    inverse, bucket_rows, first_row = _inverse(features), features.bucket_rows, num
     letters[size] = 0
     for begin in range(first, last):
         if letters[begin] & 0xC0 == 0x80:
@@ -293,9 +293,9 @@ def _wide_runs(
                 bucket = _hash_bucket(value, inverse, features)
                 rows[num] = bucket
                 is_bracket = (width == 1) & ((begin == 0) | (at == size))
-                num += _has_row(bucket, kept) & ~is_bracket
+                num += _has_row(bucket, bucket_rows) & ~is_bracket
             width += 1
-    _find_rows(rows, before, num, features)
+    _find_rows(rows, first_row, num, features)
     return num
 
 
@@ -402,8 +402,8 @@ def _add_runs(
 ) -> tuple[int, int]:
     """Append the rows of the runs of a word; return the new `num`, and how many were added up.
 
-    The word between brackets is looked at in windows, each with enough behind it for its last runs;
-    `letters[0]` is what stands before a window.
+    The word between brackets is read in windows, each with enough bytes after it for its last runs;
+    `letters[0]` is the byte before a window.
     """
     window, total = _window(features.max_run), end - begin + 2
     letters = room.letters
@@ -412,10 +412,10 @@ def _add_runs(
     while at < total:
         base = max(at - 1, 0)
         size = min(window + 4 * features.max_run + 8, total - base)
-        seen = np.uint8(0)
+        byte_bits = np.uint8(0)
         for place in range(size):
             source = min(max(begin + base + place - 1, begin), end - 1)
-            seen |= data[source]
+            byte_bits |= data[source]
             letters[place] = data[source]
         if base == 0:
             letters[0] = _OPEN
@@ -427,7 +427,7 @@ def _add_runs(
             added += num
             num = 0
         runs = (letters, at - base, stop - base, size, features, room.rows, num)
-        num = _wide_runs(*runs) if seen >= 0x80 else _narrow_runs(*runs)
+        num = _wide_runs(*runs) if byte_bits >= 0x80 else _narrow_runs(*runs)
         at = stop
     return num, added
 
@@ -452,10 +452,10 @@ def _spaces(group: np.uint64) -> np.uint64:
 
 
 @inline
-def _copy_8(given: NDArray[np.uint32], at: int, rows: Rows, num: int) -> None:
+def _copy_8(source: NDArray[np.uint32], at: int, rows: Rows, num: int) -> None:
     """Copy 8 rows; read before any is written, so that it takes one load and one store."""
-    r0, r1, r2, r3 = given[at], given[at + 1], given[at + 2], given[at + 3]
-    r4, r5, r6, r7 = given[at + 4], given[at + 5], given[at + 6], given[at + 7]
+    r0, r1, r2, r3 = source[at], source[at + 1], source[at + 2], source[at + 3]
+    r4, r5, r6, r7 = source[at + 4], source[at + 5], source[at + 6], source[at + 7]
     rows[num], rows[num + 1], rows[num + 2], rows[num + 3] = r0, r1, r2, r3
     rows[num + 4], rows[num + 5], rows[num + 6], rows[num + 7] = r4, r5, r6, r7
 
@@ -467,16 +467,16 @@ def _is_space(byte: int) -> bool:
 
 @inline
 def _count_bytes(spaces: np.uint64) -> np.int64:
-    """Return how many bytes stand before the first that has its top bit set."""
-    below = (spaces - np.uint64(1)) & ~spaces & _HIGH_BITS
-    return np.int64(((below >> np.uint64(7)) * np.uint64(0x0101010101010101)) >> np.uint64(56))
+    """Return how many bytes precede the first that has its top bit set."""
+    mask = (spaces - np.uint64(1)) & ~spaces & _HIGH_BITS
+    return np.int64(((mask >> np.uint64(7)) * np.uint64(0x0101010101010101)) >> np.uint64(56))
 
 
 @inline
 def _short_word(data: Bytes, begin: int, end: int) -> tuple[np.int64, np.uint64, np.uint64]:
     """Return the size of a word and its bytes; more than `_SHORT` if it is not known to be short.
 
-    A short word is one of up to 16 bytes that stands before a space, with 16 bytes to load.
+    A short word has up to 16 bytes and a space after it, with 16 bytes to load.
     """
     low = high = np.uint64(0)
     size = np.int64(_SHORT + 1)
@@ -524,7 +524,7 @@ def _word_rows(
     matrix: Floats,
     sums: Floats,
 ) -> tuple[int, int, np.uint32, bool]:
-    """Append the rows of a word; return the new `num`, rows added up before, hash, is it a word.
+    """Append the rows of a word; return the new `num`, rows already added up, hash, is it a word.
 
     Labels are no words; `low` is 0 for a word that is not in `low` and `high`.
     """
@@ -550,8 +550,8 @@ def _word_rows(
     elif low != 0 and (low | high) & _HIGH_BITS == 0:
         num = _add_short_runs(low, high, end - begin, features, room, num)
     else:
-        num, more = _add_runs(data, begin, end, features, room, num, matrix, sums)
-        added += more
+        num, num_added = _add_runs(data, begin, end, features, room, num, matrix, sums)
+        added += num_added
     return num, added, value, True
 
 
@@ -566,8 +566,8 @@ def _text_rows(
     sums: Floats,
 ) -> tuple[int, int, int]:
     """Add up the rows of the words of a text; return how many, how many are left, and the words."""
-    rows, known, hashes = room.rows, room.known, room.hashes
-    keys = known.view(np.uint64)
+    rows, word_cache, hashes = room.rows, room.word_cache, room.hashes
+    keys = word_cache.view(np.uint64)
     num = added = words = 0
     while True:
         while at < end and _is_space(data[at]):
@@ -585,12 +585,12 @@ def _text_rows(
         if size <= _SHORT:
             slot = _slot(low, high)
             if keys[slot, 0] == low and keys[slot, 1] == high:
-                count = np.int64(known[slot, _COUNT])
+                count = np.int64(word_cache[slot, _COUNT])
                 for first in range(0, count, 8):  # nearly always once
-                    _copy_8(known[slot], _FIRST + first, rows, num + first)
+                    _copy_8(word_cache[slot], _FIRST + first, rows, num + first)
                 num += count
                 if features.word_ngrams > 1:
-                    hashes[words] = known[slot, _HASH]
+                    hashes[words] = word_cache[slot, _HASH]
                     words += 1
                 if num > ROWS - _LINE:
                     _add(rows, num, matrix, sums)
@@ -599,8 +599,8 @@ def _text_rows(
                 continue
         if _is_end(data, begin, at):
             break
-        before = num
-        num, more, value, is_word = _word_rows(
+        first_row = num
+        num, num_added, value, is_word = _word_rows(
             data,
             begin,
             at,
@@ -615,13 +615,13 @@ def _text_rows(
         if is_word and features.word_ngrams > 1:
             hashes[words] = value
             words += 1
-        if more > 0:
-            added += more
-        elif size <= _SHORT and is_word and num - before <= _MOST_KNOWN:
+        if num_added > 0:
+            added += num_added
+        elif size <= _SHORT and is_word and num - first_row <= _MOST_KNOWN:
             keys[slot, 0], keys[slot, 1] = low, high
-            known[slot, _HASH], known[slot, _COUNT] = value, num - before
-            for place in range(num - before):
-                known[slot, _FIRST + place] = rows[before + place]
+            word_cache[slot, _HASH], word_cache[slot, _COUNT] = value, num - first_row
+            for place in range(num - first_row):
+                word_cache[slot, _FIRST + place] = rows[first_row + place]
         if num > ROWS - _LINE:
             _add(rows, num, matrix, sums)
             added += num
@@ -673,7 +673,7 @@ def mean_rows(
 
     Args:
         begins, ends, data: N texts; they may have newlines, which are spaces.
-        matrix: rows of `stride` numbers, one behind the other.
+        matrix: rows of `stride` numbers, one after the other.
         room: `scratch`.
         hidden: (N, stride), zeros.
         counts: (N,) how many rows a text has; its mean is zero where there are none.
@@ -681,8 +681,8 @@ def mean_rows(
     for row in range(len(begins)):
         sums = hidden[row]
         added, num, words = _text_rows(data, begins[row], ends[row], features, room, matrix, sums)
-        more, num = _end_rows(features, room, num, words, matrix, sums)
-        added += more
+        num_added, num = _end_rows(features, room, num, words, matrix, sums)
+        added += num_added
         _add(room.rows, num, matrix, sums)
         counts[row] = added + num
         if counts[row] > 0:
@@ -779,11 +779,11 @@ def _sift_up(
     scores: Floats, labels: Rows, place: int, top: int, score: np.float32, label: int
 ) -> None:
     """Put a label in its place above or at `place`, no higher than `top`: std::push_heap."""
-    above = (place - 1) // 2
-    while place > top and scores[above] > score:
-        scores[place], labels[place] = scores[above], labels[above]
-        place = above
-        above = (place - 1) // 2
+    parent = (place - 1) // 2
+    while place > top and scores[parent] > score:
+        scores[place], labels[place] = scores[parent], labels[parent]
+        place = parent
+        parent = (place - 1) // 2
     scores[place], labels[place] = score, label
 
 
@@ -793,49 +793,49 @@ def _pop(scores: Floats, labels: Rows, size: int) -> None:
     last = size - 1
     score, label = scores[last], labels[last]
     scores[last], labels[last] = scores[0], labels[0]
-    place = below = 0
-    while below < (last - 1) // 2:
-        below = 2 * (below + 1)
-        if scores[below] > scores[below - 1]:
-            below -= 1
-        scores[place], labels[place] = scores[below], labels[below]
-        place = below
-    if last & 1 == 0 and last >= 2 and below == (last - 2) // 2:
-        below = 2 * (below + 1)
-        scores[place], labels[place] = scores[below - 1], labels[below - 1]
-        place = below - 1
+    place = child = 0
+    while child < (last - 1) // 2:
+        child = 2 * (child + 1)
+        if scores[child] > scores[child - 1]:
+            child -= 1
+        scores[place], labels[place] = scores[child], labels[child]
+        place = child
+    if last & 1 == 0 and last >= 2 and child == (last - 2) // 2:
+        child = 2 * (child + 1)
+        scores[place], labels[place] = scores[child - 1], labels[child - 1]
+        place = child - 1
     _sift_up(scores, labels, place, 0, score, label)
 
 
 @kernel
 def _offer(
-    scores: Floats, labels: Rows, size: int, most: int, score: np.float32, label: int
+    scores: Floats, labels: Rows, size: int, max_labels: int, score: np.float32, label: int
 ) -> int:
-    """Add a label to the heap of the `most` best, or not; return how many it has now."""
+    """Add a label to the heap of the `max_labels` best, or not; return how many it has now."""
     _sift_up(scores, labels, size, 0, score, label)
     size += 1
-    if size > most:
+    if size > max_labels:
         _pop(scores, labels, size)
         size -= 1
     return size
 
 
 @kernel
-def _by_tree(
-    mean: Floats, output: Output, most: int, scores: Floats, labels: Rows,
+def _best_in_tree(
+    mean: Floats, output: Output, max_labels: int, scores: Floats, labels: Rows,
     nodes: Rows, sums: Floats,
 ) -> int:  # fmt: skip
-    """Collect the best labels of a tree; return how many, -1 if a number is none."""
+    """Collect the best labels of a tree; return how many, -1 if a score is NaN."""
     num_labels, dim = output.matrix.shape
     size, num = 0, 1
     nodes[0], sums[0] = 2 * num_labels - 2, np.float32(0)
     while num > 0:
         num -= 1
         node, score = nodes[num], sums[num]
-        if score < _log(np.float32(0)) or (size == most and score < scores[0]):
+        if score < _log(np.float32(0)) or (size == max_labels and score < scores[0]):
             continue
         if output.left[node] < 0:
-            size = _offer(scores, labels, size, most, score, node)
+            size = _offer(scores, labels, size, max_labels, score, node)
             continue
         product = np.float32(0)
         for column in range(dim):
@@ -844,24 +844,24 @@ def _by_tree(
         if math.isnan(product):
             return -1
         chance = np.float32(1.0 / np.float64(np.float32(1) + math.exp(-product)))
-        other = np.float32(1.0 - np.float64(chance))
+        complement = np.float32(1.0 - np.float64(chance))
         nodes[num], sums[num] = output.right[node], np.float32(score + _log(chance))
-        nodes[num + 1], sums[num + 1] = output.left[node], np.float32(score + _log(other))
+        nodes[num + 1], sums[num + 1] = output.left[node], np.float32(score + _log(complement))
         num += 2
     return size
 
 
 @kernel
-def _best_of(values: Floats, most: int, scores: Floats, labels: Rows) -> int:
+def _best_by_value(values: Floats, max_labels: int, scores: Floats, labels: Rows) -> int:
     """Collect the best labels by their values; return how many."""
     size, bar = 0, -1.0
     for label in range(len(values)):
         if values[label] < bar:
             continue
         score = _log(values[label])
-        if size < most or score >= scores[0]:
-            size = _offer(scores, labels, size, most, score, label)
-            if size == most:  # what is less by more than a rounding has a smaller logarithm
+        if size < max_labels or score >= scores[0]:
+            size = _offer(scores, labels, size, max_labels, score, label)
+            if size == max_labels:  # what is less by more than a rounding has a smaller logarithm
                 bar = math.exp(scores[0]) * (1 - 2e-6) - _TINY
     return size
 
@@ -875,30 +875,30 @@ def _fill_logits(mean: Floats, output: Output, values: Floats) -> np.float32:
         factor = mean[column]
         for label in range(num_labels):
             values[label] += output.matrix[column, label] * factor
-    most = np.float32(-np.inf)
+    largest = np.float32(-np.inf)
     for label in range(num_labels):
         values[label] *= output.norms[label]
         if math.isnan(values[label]):
             return np.float32(np.nan)
-        most = max(most, values[label])
-    return most
+        largest = max(largest, values[label])
+    return largest
 
 
 @kernel
-def _by_label(
-    mean: Floats, count: int, output: Output, most: int, scores: Floats, labels: Rows,
+def _best_by_logit(
+    mean: Floats, count: int, output: Output, max_labels: int, scores: Floats, labels: Rows,
     values: Floats,
 ) -> int:  # fmt: skip
-    """Collect the best labels; return how many, -1 if a number is none."""
+    """Collect the best labels; return how many, -1 if a score is NaN."""
     num_labels = len(output.norms)
-    most_value = _fill_logits(mean, output, values)
-    if math.isnan(most_value):
+    largest = _fill_logits(mean, output, values)
+    if math.isnan(largest):
         return -1
     total = np.float32(0)
     if output.loss == SOFTMAX:
         scale = _scale(output.scales, count)  # 1 if there is no calibration: it changes no bit
         for label in range(num_labels):
-            power = np.float32(np.float32(values[label] - most_value) * scale)
+            power = np.float32(np.float32(values[label] - largest) * scale)
             values[label] = math.exp(np.float64(power))  # in double precision, as the library
             total += values[label]
         for label in range(num_labels):
@@ -913,14 +913,14 @@ def _by_label(
             else:
                 step = np.float32(np.float32(value + np.float32(8)) * np.float32(512))
                 values[label] = output.sigmoid[int(step / np.float32(8) / np.float32(2))]
-    return -1 if math.isnan(total) else _best_of(values, most, scores, labels)
+    return -1 if math.isnan(total) else _best_by_value(values, max_labels, scores, labels)
 
 
 @kernel
 def _write_best(heap: Floats, labels: Rows, size: int, ranks: Rows, scores: Doubles) -> None:
     """Write the labels of a heap, best first."""
-    for left in range(size, 1, -1):
-        _pop(heap, labels, left)
+    for heap_size in range(size, 1, -1):
+        _pop(heap, labels, heap_size)
     for place in range(size):
         ranks[place] = labels[place]
         scores[place] = math.exp(heap[place])
@@ -942,21 +942,21 @@ def best_labels(
         ranks, scores: (N, k).
 
     Returns:
-        The first text whose scores are no numbers, -1 if there is none.
+        The first text with a score that is NaN, -1 if there is none.
     """
-    num, most = ranks.shape
+    num, max_labels = ranks.shape
     num_labels = len(output.norms)
-    heap, labels = np.empty(most + 1, np.float32), np.empty(most + 1, np.int32)
+    heap, labels = np.empty(max_labels + 1, np.float32), np.empty(max_labels + 1, np.int32)
     nodes, values = np.empty(2 * num_labels, np.int32), np.empty(2 * num_labels, np.float32)
     fewest = 2 if len(output.scales) > 1 else 1
     for row in range(num):
         if counts[row] < fewest:
             continue
         if output.loss == HIERARCHICAL:
-            size = _by_tree(hidden[row], output, most, heap, labels, nodes, values)
+            size = _best_in_tree(hidden[row], output, max_labels, heap, labels, nodes, values)
         else:
-            rest = (output, most, heap, labels, values[:num_labels])
-            size = _by_label(hidden[row], counts[row], *rest)
+            arguments = (output, max_labels, heap, labels, values[:num_labels])
+            size = _best_by_logit(hidden[row], counts[row], *arguments)
         if size < 0:
             return row
         _write_best(heap, labels, size, ranks[row], scores[row])
@@ -971,10 +971,10 @@ def _exp(power: np.float32) -> np.float32:
     """
     power = max(power, np.float32(-87))
     halvings = np.int32(np.float32(0.5) - power * _LOG2_E)
-    rest = power + np.float32(halvings) * _LN_2[0] + np.float32(halvings) * _LN_2[1]
-    value = (_EXP[0] * rest + _EXP[1]) * rest + _EXP[2]
-    value = ((value * rest + _EXP[3]) * rest + _EXP[4]) * rest + _EXP[5]
-    value = value * rest * rest + rest + np.float32(1)
+    remainder = power + np.float32(halvings) * _LN_2[0] + np.float32(halvings) * _LN_2[1]
+    value = (_EXP[0] * remainder + _EXP[1]) * remainder + _EXP[2]
+    value = ((value * remainder + _EXP[3]) * remainder + _EXP[4]) * remainder + _EXP[5]
+    value = value * remainder * remainder + remainder + np.float32(1)
     return value * np.int32((127 - halvings) << 23).view(np.float32)
 
 
@@ -989,30 +989,30 @@ def label_values(hidden: Floats, counts: Offsets, output: Output, values: Floats
         values: (N, L), zeros; they stay so for a text of fewer than two rows.
     """
     for row in range(len(values)):
-        own = values[row]
+        logits = values[row]
         if counts[row] < 2:
             continue
-        most = _fill_logits(hidden[row], output, own)
-        if not math.isfinite(most):
+        largest = _fill_logits(hidden[row], output, logits)
+        if not math.isfinite(largest):
             return False
         scale, total = _scale(output.scales, counts[row]), np.float32(0)
-        for label in range(len(own)):
-            own[label] = _exp((own[label] - most) * scale)
-        for label in range(len(own)):
-            total += own[label]
-        for label in range(len(own)):
-            own[label] /= total
+        for label in range(len(logits)):
+            logits[label] = _exp((logits[label] - largest) * scale)
+        for label in range(len(logits)):
+            total += logits[label]
+        for label in range(len(logits)):
+            logits[label] /= total
     return True
 
 
 @kernel
 def rank_values(values: Floats, counts: Offsets, ranks: Rows, scores: Doubles) -> None:
     """Fill `ranks` and `scores`, (N, k), as `best_labels`, from what `label_values` filled in."""
-    most = ranks.shape[1]
-    heap, labels = np.empty(most + 1, np.float32), np.empty(most + 1, np.int32)
+    max_labels = ranks.shape[1]
+    heap, labels = np.empty(max_labels + 1, np.float32), np.empty(max_labels + 1, np.int32)
     for row in range(len(values)):
         if counts[row] > 1:
-            size = _best_of(values[row], most, heap, labels)
+            size = _best_by_value(values[row], max_labels, heap, labels)
             _write_best(heap, labels, size, ranks[row], scores[row])
 
 
@@ -1043,9 +1043,9 @@ _SUM = 8
 """Place of the sums of a remembered word: they follow its 16 bytes and `_COUNT`."""
 
 
-def sum_scratch(stride: int, known: NDArray[np.uint32] | None = None) -> NDArray[np.uint32]:
+def sum_scratch(stride: int, cache: NDArray[np.uint32] | None = None) -> NDArray[np.uint32]:
     """Return where `sum_windows` remembers words: (KNOWN + 1, 8 + stride) uint32."""
-    return np.zeros((KNOWN + 1, _SUM + stride), np.uint32) if known is None else known
+    return np.zeros((KNOWN + 1, _SUM + stride), np.uint32) if cache is None else cache
 
 
 @kernel
@@ -1070,10 +1070,10 @@ def cut_windows(begins: Offsets, ends: Offsets, data: Bytes) -> tuple[Offsets, O
     Returns:
         where windows begin and end, (W,) each, and the first window of each text, (N + 1,).
     """
-    most = 0
+    max_windows = 0
     for row in range(len(begins)):
-        most += min((ends[row] - begins[row]) // LEAST_WINDOW, MOST_WINDOWS) + 1
-    starts, stops = np.empty(most, np.int64), np.empty(most, np.int64)
+        max_windows += min((ends[row] - begins[row]) // LEAST_WINDOW, MOST_WINDOWS) + 1
+    starts, stops = np.empty(max_windows, np.int64), np.empty(max_windows, np.int64)
     firsts = np.zeros(len(begins) + 1, np.int64)
     num = 0
     for row in range(len(begins)):
@@ -1107,7 +1107,7 @@ def sum_windows(
     features: Features,
     matrix: Floats,
     room: RowScratch,
-    known: NDArray[np.uint32],
+    cache: NDArray[np.uint32],
     sums: Floats,
     counts: Offsets,
 ) -> None:
@@ -1119,11 +1119,11 @@ def sum_windows(
 
     Args:
         begins, ends, data: W windows.
-        known: `sum_scratch`; what it holds changes nothing.
+        cache: `sum_scratch`; its contents change no result.
         sums: (W, stride), zeros.
         counts: (W,).
     """
-    keys, parts = known.view(np.uint64), known.view(np.float32)
+    keys, floats = cache.view(np.uint64), cache.view(np.float32)
     for row in range(len(begins)):
         total, end = sums[row], ends[row]
         at, num = begins[row], 0
@@ -1140,17 +1140,17 @@ def sum_windows(
             if not is_short or keys[slot, 0] != low or keys[slot, 1] != high:
                 if _is_end(data, begin, at):
                     break
-                line = parts[slot, _SUM:]
+                line = floats[slot, _SUM:]
                 line[:] = 0
                 head = low if is_short else np.uint64(0)
                 word = (data, begin, at, head, high, features, room, 0, matrix, line)
-                left, added, _, _ = _word_rows(*word)
-                _add(room.rows, left, matrix, line)
+                num_rows, added, _, _ = _word_rows(*word)
+                _add(room.rows, num_rows, matrix, line)
                 keys[slot, 0], keys[slot, 1] = low, high
-                known[slot, _COUNT] = added + left
-            num += np.int64(known[slot, _COUNT])
+                cache[slot, _COUNT] = added + num_rows
+            num += np.int64(cache[slot, _COUNT])
             for column in range(len(total)):
-                total[column] += parts[slot, _SUM + column]
+                total[column] += floats[slot, _SUM + column]
         counts[row] = num
 
 
@@ -1186,23 +1186,23 @@ def join_windows(
 
 @kernel
 def _is_prose(data: Bytes, begin: int, end: int) -> bool:
-    letters = others = 0
+    letters = symbols = 0
     for at in range(begin, end):
         byte = data[at]
         is_letter = (byte >= 0x80) | ((byte | 0x20) - 97 < 26) & (byte >= 65)
         letters += is_letter
-        others += (not is_letter) & (not _is_space(byte))
-    return letters >= _LETTERS * (letters + others)
+        symbols += (not is_letter) & (not _is_space(byte))
+    return letters >= _LETTERS * (letters + symbols)
 
 
 @kernel
 def _odds(mean: Floats, output: Output, groups: Rows, group: int, values: Floats) -> np.float32:
     """Return the logarithm of the odds of the best label against the best of a group."""
-    best, own = _fill_logits(mean, output, values), np.float32(-np.inf)
+    best, group_best = _fill_logits(mean, output, values), np.float32(-np.inf)
     for label in range(len(values)):
         if groups[label] == group:
-            own = max(own, values[label])
-    return best - own
+            group_best = max(group_best, values[label])
+    return best - group_best
 
 
 @kernel
@@ -1219,7 +1219,7 @@ def other_shares(
 ) -> Doubles:
     """Return the share of each text's bytes that is clearly in another language, (N,).
 
-    O(W L dim). Bytes are those of windows; neighbours are no other language, code is none.
+    O(W L dim). Bytes are those of windows; neighbours and code do not count as another language.
 
     Args:
         firsts, begins, ends, data: of `cut_windows`.
@@ -1233,7 +1233,7 @@ def other_shares(
         first, last = firsts[row], firsts[row + 1]
         if best[row] < 0 or last - first < 2:
             continue
-        total = other = 0
+        total = other_bytes = 0
         for window in range(first, last):
             total += ends[window] - begins[window]
             if counts[window] == 0:
@@ -1244,8 +1244,8 @@ def other_shares(
             if odds * _scale(output.scales, counts[window]) > _CLEARLY and _is_prose(
                 data, begins[window], ends[window]
             ):
-                other += ends[window] - begins[window]
-        shares[row] = other / max(total, 1)
+                other_bytes += ends[window] - begins[window]
+        shares[row] = other_bytes / max(total, 1)
     return shares
 
 
@@ -1261,7 +1261,7 @@ def cut_texts(
 
     Args:
         offsets, data: N texts.
-        max_bytes: at most so many bytes from the beginning; -1 for all.
+        max_bytes: at most this many bytes from the beginning; -1 for all.
         strips: whether whitespace at both ends is left out, as by str.strip.
     """
     begins, ends = offsets[:-1].copy(), offsets[1:].copy()

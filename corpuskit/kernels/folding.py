@@ -143,13 +143,13 @@ class Simple(NamedTuple):
 
     Attributes:
         kinds: (C,) uint8, see SAME; characters beyond are ODD.
-        which: (C,) uint16: number of the replacement, for BECOMES.
+        replacements: (C,) uint16: number of the replacement, for BECOMES.
         starts: (R + 1,) int64: replacement r is `content[starts[r]:starts[r + 1]]`.
         content: uint8.
     """
 
     kinds: Bytes
-    which: NDArray[np.uint16]
+    replacements: NDArray[np.uint16]
     starts: Int64s
     content: Bytes
 
@@ -199,7 +199,7 @@ def _simplify_text(
         code = code_point(data, at)
         kind = simple.kinds[code] & 7 if code < len(simple.kinds) else ODD
         if kind == DIGIT:
-            at = _behind_number(data, at, end, simple.kinds)
+            at = _after_number(data, at, end, simple.kinds)
             out[size] = ord("0")
             size += 1
         elif kind == ODD:
@@ -214,8 +214,8 @@ def _simplify_text(
                     out[size + place] = data[at + place]
                 size += width
             else:
-                which = simple.which[code]
-                for place in range(simple.starts[which], simple.starts[which + 1]):
+                replacement = simple.replacements[code]
+                for place in range(simple.starts[replacement], simple.starts[replacement + 1]):
                     out[size] = simple.content[place]
                     size += 1
             at += width
@@ -232,16 +232,16 @@ def _simplify_text(
 
 
 @kernel
-def _behind_number(data: Bytes, at: int, end: int, kinds: Bytes) -> int:
+def _after_number(data: Bytes, at: int, end: int, kinds: Bytes) -> int:
     """Return where the number that begins at `at` ends."""
     at = _after_digits(data, at, end, kinds)
     if at < end:
         code = code_point(data, at)
         if code < len(kinds) and kinds[code] & SEPARATES:
             next_at = at + char_width(data[at])
-            more = _after_digits(data, next_at, end, kinds)
-            if more > next_at:
-                return more
+            digits_end = _after_digits(data, next_at, end, kinds)
+            if digits_end > next_at:
+                return digits_end
     return at
 
 

@@ -43,37 +43,37 @@ class _Lazy:
     def __init__(self, func: Callable[..., Any], maker: str) -> None:
         functools.update_wrapper(self, func)
         self.py_func, self._maker = func, maker
-        self._begun: Any = None
-        self._made: Any = None
+        self._dispatcher: Any = None
+        self._compiled: Any = None
 
-    def __call__(self, *args: Any, **named: Any) -> Any:
-        return (self._made or self.made())(*args, **named)
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return (self._compiled or self.compile())(*args, **kwargs)
 
-    def made(self) -> Any:
-        """Return what Numba makes of it.
+    def compile(self) -> Any:
+        """Return the compiled kernel.
 
-        Numba takes the kernels that a kernel calls from where the kernel finds them, and wants its
-        own there, so they are put in the place of these.
+        Numba looks up the kernels that a kernel calls where the kernel does, and needs compiled
+        ones there, so they replace the lazy ones.
         """
-        if self._made is not None:
-            return self._made
+        if self._compiled is not None:
+            return self._compiled
         load_compiler()
         with _COMPILING, compiling():
-            if self._begun is None:
+            if self._dispatcher is None:
                 from corpuskit.kernels import compiler
 
-                self._begun = getattr(compiler, self._maker)(self.py_func)
+                self._dispatcher = getattr(compiler, self._maker)(self.py_func)
                 _replace_called(self.py_func)
-                self._made = self._begun
-        return self._begun
+                self._compiled = self._dispatcher
+        return self._dispatcher
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):  # what Python itself asks for must not compile
             raise AttributeError(name)
-        return getattr(self.made(), name)
+        return getattr(self.compile(), name)
 
     def __reduce__(self) -> Any:
-        return _named, (self.__module__, self.__qualname__)
+        return _find_kernel, (self.__module__, self.__qualname__)
 
 
 def kernel(func: Callable[P, R]) -> Callable[P, R]:
@@ -100,25 +100,25 @@ def inline(func: Callable[P, R]) -> Callable[P, R]:
 
 
 def load_compiler() -> None:
-    """Load Numba now, so that its half second is charged to nobody."""
+    """Load Numba now, so that its half second is charged to no stage."""
     if not IS_PLAIN:
         with _COMPILING:
             from corpuskit.kernels import compiler  # noqa: F401 - that is all
 
 
 def _replace_called(func: Callable[..., Any]) -> None:
-    """Put compiled kernels in the place of those that a function names."""
+    """Replace the lazy kernels that a function calls by compiled ones."""
     names = list(_names(func.__code__))
     folders = [func.__globals__]
-    found = map(func.__globals__.get, names)
-    folders += [vars(value) for value in found if isinstance(value, ModuleType)]
+    values = map(func.__globals__.get, names)
+    folders += [vars(value) for value in values if isinstance(value, ModuleType)]
     for folder in folders:
         for name in names:
             if isinstance(folder.get(name), _Lazy):
-                folder[name] = folder[name].made()
+                folder[name] = folder[name].compile()
     for cell in func.__closure__ or ():
         if isinstance(cell.cell_contents, _Lazy):
-            cell.cell_contents = cell.cell_contents.made()
+            cell.cell_contents = cell.cell_contents.compile()
 
 
 def _names(code: CodeType) -> Iterator[str]:
@@ -129,6 +129,6 @@ def _names(code: CodeType) -> Iterator[str]:
             yield from _names(inner)
 
 
-def _named(module: str, name: str) -> Any:
+def _find_kernel(module: str, name: str) -> Any:
     """Return a kernel by its name: what unpickles one."""
     return getattr(importlib.import_module(module), name)

@@ -52,9 +52,9 @@ def find_units(offsets: Int64s, data: Bytes, paragraphs: bool) -> tuple[Int32s, 
     """
     num_docs = len(offsets) - 1
     places = find_newlines(data, offsets[0], offsets[num_docs])
-    most = num_docs + len(places)
-    docs = np.empty(most, np.int32)
-    starts, ends = np.empty(most, np.int64), np.empty(most, np.int64)
+    max_units = num_docs + len(places)
+    docs = np.empty(max_units, np.int32)
+    starts, ends = np.empty(max_units, np.int64), np.empty(max_units, np.int64)
     num, newline = 0, 0
     for doc in range(num_docs):
         at, end = offsets[doc], offsets[doc + 1]
@@ -94,11 +94,11 @@ def find_newlines(data: Bytes, begin: int, end: int) -> Int64s:
         matches = _matches(data, at)
         while matches:
             # All bytes below the lowest match, and its own lowest bit, are ones.
-            below = matches & (~matches + np.uint64(1))
-            nth = ((below - np.uint64(1)) & _ONES) * _ONES >> np.uint64(56)
+            lowest = matches & (~matches + np.uint64(1))
+            nth = ((lowest - np.uint64(1)) & _ONES) * _ONES >> np.uint64(56)
             places[count] = at + np.int64(nth) - 1
             count += 1
-            matches ^= below
+            matches ^= lowest
         at += 8
     while at < end:
         if data[at] == 10:
@@ -143,13 +143,13 @@ def _fold_units(data: Bytes, starts: Int64s, ends: Int64s, table: Uint64s) -> tu
     for unit in range(len(starts)):
         at = skip_space(data, starts[unit], ends[unit])
         end = skip_space_back(data, at, ends[unit])
-        before = np.uint64(1)  # the last character that was kept is a space
+        after_space = np.uint64(1)  # the last character that was kept is a space
         while at < end:
             if at + 8 <= end:
                 group = load64(data, at)
-                if _is_easy(group, before):
+                if _is_easy(group, after_space):
                     store64(lower64(group), out, int(size))
-                    before = collapses * np.uint64(group >> np.uint64(56) == np.uint64(32))
+                    after_space = collapses * np.uint64(group >> np.uint64(56) == np.uint64(32))
                     size += 8
                     at += 8
                     continue
@@ -165,16 +165,16 @@ def _fold_units(data: Bytes, starts: Int64s, ends: Int64s, table: Uint64s) -> tu
                     out[size + place] = np.uint8(entry >> np.uint64(8 * place) & np.uint64(0xFF))
                 at += char_width(lead)
             width, is_space = entry >> _WIDTH & np.uint64(7), entry >> _SPACE
-            size += np.int64(width * (np.uint64(1) - (is_space & before)))
-            before = is_space if width else before
-        if before and size > bounds[unit]:
+            size += np.int64(width * (np.uint64(1) - (is_space & after_space)))
+            after_space = is_space if width else after_space
+        if after_space and size > bounds[unit]:
             size -= 1
         bounds[unit + 1] = size
     return out[:size], bounds
 
 
 @inline
-def _is_easy(group: np.uint64, before: np.uint64) -> bool:
+def _is_easy(group: np.uint64, after_space: np.uint64) -> bool:
     """Return whether 8 bytes are ASCII letters, marks and single spaces: no digit, no control.
 
     A byte below 0x80 is at least n if adding 0x80 - n sets its highest bit.
@@ -184,7 +184,7 @@ def _is_easy(group: np.uint64, before: np.uint64) -> bool:
     odd = ~(group + np.uint64(0x6060606060606060)) | (group + _ONES)
     odd |= (group + np.uint64(0x5050505050505050)) & ~(group + np.uint64(0x4646464646464646))
     spaces = ~(group + np.uint64(0x5F5F5F5F5F5F5F5F)) & _HIGHS
-    odd |= spaces & (spaces << np.uint64(8) | before << np.uint64(7))
+    odd |= spaces & (spaces << np.uint64(8) | after_space << np.uint64(7))
     return bool(odd & _HIGHS == 0)
 
 
@@ -295,8 +295,8 @@ def cut_units(
             if not has_after:
                 begin = ends[first - 1]
                 if data[stop - 1] == 10:  # a line end, unless the units are sentences
-                    after = begin + 1 if data[begin] == 13 else begin
-                    begin = after + 1 if data[after] == 10 else begin
+                    line_feed = begin + 1 if data[begin] == 13 else begin
+                    begin = line_feed + 1 if data[line_feed] == 10 else begin
         rows[num], begins[num], stops[num] = doc, begin - offsets[doc], stop - offsets[doc]
         sums[doc, 3] += stop - begin
         num += 1
@@ -390,7 +390,7 @@ def count_units(
     for value in high:
         places[np.int64(value >> shift) + 1] += 1
     widest = np.int64(0)
-    for rows in places:  # not places.max(): its code wants scipy.linalg, 0.15 CPU s
+    for rows in places:  # not places.max(): its code loads scipy.linalg, 0.15 CPU s
         widest = max(widest, rows)
     for part in range(1 << bits):
         places[part + 1] += places[part]
@@ -407,8 +407,8 @@ def count_units(
     # No slot is beyond the table: at worst all rows come after the last one.
     table = np.full((1 << slot_bits) + widest + 1, -1, np.int32)
     last, sums = np.empty(len(table), np.int32), np.empty(len(table), np.int64)
-    keys, others = np.empty(len(table), np.uint64), np.empty(len(table), np.uint32)
-    found_high, found_low = np.empty(num_units, np.uint64), np.empty(num_units, np.uint32)
+    keys, low_keys = np.empty(len(table), np.uint64), np.empty(len(table), np.uint32)
+    high_out, low_out = np.empty(num_units, np.uint64), np.empty(num_units, np.uint32)
     counts_out = np.empty(num_units, np.uint32)
     num = 0
     begin = 0
@@ -418,11 +418,11 @@ def count_units(
         for place in range(begin, end):
             value, row = dealt[place], order[place]
             slot = np.int64((value << np.uint64(bits)) >> np.uint64(64 - slot_bits))
-            while table[slot] >= 0 and (keys[slot] != value or others[slot] != low[row]):
+            while table[slot] >= 0 and (keys[slot] != value or low_keys[slot] != low[row]):
                 slot += 1
             if table[slot] < 0:
                 table[slot], last[slot], sums[slot] = row, docs[row], counts[row]
-                keys[slot], others[slot] = value, low[row]
+                keys[slot], low_keys[slot] = value, low[row]
             elif not by_document or last[slot] != docs[row]:
                 last[slot] = docs[row]
                 sums[slot] += counts[row]
@@ -432,20 +432,20 @@ def count_units(
             if table[slot] < 0:
                 continue
             table[slot] = -1
-            value, other = keys[slot], others[slot]
+            value, low_key = keys[slot], low_keys[slot]
             at = num
             while at > first and (
-                found_high[at - 1] > value
-                or (found_high[at - 1] == value and found_low[at - 1] > other)
+                high_out[at - 1] > value
+                or (high_out[at - 1] == value and low_out[at - 1] > low_key)
             ):
-                found_high[at], found_low[at] = found_high[at - 1], found_low[at - 1]
+                high_out[at], low_out[at] = high_out[at - 1], low_out[at - 1]
                 counts_out[at] = counts_out[at - 1]
                 at -= 1
-            found_high[at], found_low[at] = value, other
+            high_out[at], low_out[at] = value, low_key
             counts_out[at] = np.uint32(min(sums[slot], _MOST))
             num += 1
         begin = end
-    return found_high[:num].copy(), found_low[:num].copy(), counts_out[:num].copy()
+    return high_out[:num].copy(), low_out[:num].copy(), counts_out[:num].copy()
 
 
 @kernel
@@ -490,31 +490,31 @@ def find_repeated(
             that came first; filled in.
         first_doc: number of the first document of the batch; numbers ascend.
         by_document: that document keeps all its places.
-        compares_low: False takes the first hash alone, which a cell has seen to tell its units
-            apart: half the time.
+        compares_low: False compares the first hash alone, which tells the units of this cell apart,
+            in half the time.
     """
     repeated = np.zeros(len(starts), np.bool_)
-    chosen, values = np.empty(len(starts), np.int32), np.empty(len(starts), np.uint64)
+    long_units, values = np.empty(len(starts), np.int32), np.empty(len(starts), np.uint64)
     num = 0
     for unit in range(len(starts)):
         start, end = starts[unit], ends[unit]
         if not is_short(data, start, end, min_bytes, min_words):
-            chosen[num] = unit
+            long_units[num] = unit
             values[num] = xxh64(data, start, end, _SEED_HIGH) ^ scopes[docs[unit]]
             num += 1
     # Apart from hashing: so several units wait for memory at a time.
-    other = np.uint32(0)
+    low_hash = np.uint32(0)
     for place in range(num):
-        unit, value = chosen[place], values[place]
+        unit, value = long_units[place], values[place]
         slot = np.int64(value & np.uint64(len(table) - 1))
         row = table[slot]
         if row < 0:
             continue
         if compares_low:
-            other = np.uint32(
+            low_hash = np.uint32(
                 xxh64(data, starts[unit], ends[unit], _SEED_LOW) & np.uint64(0xFFFFFFFF)
             )
-        while row >= 0 and (high[row] != value or (compares_low and low[row] != other)):
+        while row >= 0 and (high[row] != value or (compares_low and low[row] != low_hash)):
             slot = (slot + 1) & (len(table) - 1)
             row = table[slot]
         if row < 0:

@@ -84,11 +84,11 @@ def _shingle_texts(
     hashes = np.empty(room + 1 if by_character else room // 2 + 1, np.uint64)
     bounds = np.zeros(num_docs + 1, np.int64)
     for doc in range(num_docs):
-        here = hashes[bounds[doc] :]
+        doc_hashes = hashes[bounds[doc] :]
         num_words = _part_hashes(
-            data, offsets[doc], offsets[doc + 1], characters, kinds, edges, by_character, here
+            data, offsets[doc], offsets[doc + 1], characters, kinds, edges, by_character, doc_hashes
         )
-        count = shingle_hashes(here, num_words, ngram) if num_words else 0
+        count = shingle_hashes(doc_hashes, num_words, ngram) if num_words else 0
         bounds[doc + 1] = bounds[doc] + count
     return bounds, hashes[: bounds[num_docs]]
 
@@ -96,15 +96,15 @@ def _shingle_texts(
 @kernel
 def _distinct(bounds: Int64s, hashes: Uint64s) -> tuple[Int64s, Uint64s]:
     """Return sorted rows without repeats; `hashes` is written over."""
-    kept = np.zeros(len(bounds), np.int64)
+    out_bounds = np.zeros(len(bounds), np.int64)
     num = 0
     for row in range(len(bounds) - 1):
         for at in range(bounds[row], bounds[row + 1]):
             if at == bounds[row] or hashes[at] != hashes[num - 1]:
                 hashes[num] = hashes[at]
                 num += 1
-        kept[row + 1] = num
-    return kept, hashes[:num].copy()
+        out_bounds[row + 1] = num
+    return out_bounds, hashes[:num].copy()
 
 
 @kernel
@@ -295,7 +295,7 @@ def sketch(shingles: Uint64s, num_shingles: int, salt: np.uint64, out: Uint64s) 
                 place = np.uint64(turn - len(out))
             out[place] = min(out[place], first | (mixed & _KEPT))
         is_full = True
-        for value in out:  # not out.max(): its code wants scipy.linalg, 0.15 CPU s
+        for value in out:  # not out.max(): its code loads scipy.linalg, 0.15 CPU s
             is_full &= value != _EMPTY
         if is_full:
             break

@@ -121,18 +121,18 @@ def align(
         row = windows[at, 0]
         longest = max(longest, offsets[row + 1] - offsets[row])
         widest = max(widest, windows[at, 3] - windows[at, 2])
-    every, edges = np.empty(longest, np.uint64), np.empty(longest + 2, np.int32)
+    hashes, edges = np.empty(longest, np.uint64), np.empty(longest + 2, np.int32)
     places = np.empty(longest, np.int32)
     texts, joins = np.empty(widest, np.uint64), np.empty(widest, np.uint64)
     begins, ends = np.empty(widest, np.int32), np.empty(widest, np.int32)
     spans, sums = np.zeros((len(windows), 4), np.int64), np.zeros(len(windows))
-    known = -1
+    hashed_row = -1
     for at in range(len(windows)):
         row, part, low = windows[at, 0], windows[at, 1], windows[at, 2]
         first, last = offsets[row], offsets[row + 1]
-        if row != known:
-            hash_words(data, first, last, table, kinds, edges, every, places)
-            known = row
+        if row != hashed_row:
+            hash_words(data, first, last, table, kinds, edges, hashes, places)
+            hashed_row = row
         width = windows[at, 3] - low
         if width <= 0:
             continue
@@ -170,32 +170,32 @@ def _fill(
     """
     moves = np.zeros((height + 1, width + 1), np.uint8)
     scores = np.zeros((3, width + 1))
-    most = 0.0
+    top_score = 0.0
     end = stop = 0
     for row in range(1, height + 1):
-        now, before, earlier = row % 3, (row + 2) % 3, (row + 1) % 3
+        current, previous, earlier = row % 3, (row + 2) % 3, (row + 1) % 3
         word, weight = words[begin + row - 1], weights[begin + row - 1]
-        both = joined[begin + row - 1]
+        pair_hash = joined[begin + row - 1]
         pair = weight
         if row > 1:
             pair += weights[begin + row - 2]
-        scores[now, 0] = 0.0
+        scores[current, 0] = 0.0
         for at in range(1, width + 1):
-            best, move = scores[before, at], _PART
-            if scores[now, at - 1] - skip > best:
-                best, move = scores[now, at - 1] - skip, _TEXT
+            best, move = scores[previous, at], _PART
+            if scores[current, at - 1] - skip > best:
+                best, move = scores[current, at - 1] - skip, _TEXT
             if best <= 0.0:
                 best, move = 0.0, _EDGE
-            if texts[at - 1] == word and scores[before, at - 1] + weight >= best:
-                best, move = scores[before, at - 1] + weight, _BOTH
-            if row > 1 and both == texts[at - 1] and scores[earlier, at - 1] + pair > best:
+            if texts[at - 1] == word and scores[previous, at - 1] + weight >= best:
+                best, move = scores[previous, at - 1] + weight, _BOTH
+            if row > 1 and pair_hash == texts[at - 1] and scores[earlier, at - 1] + pair > best:
                 best, move = scores[earlier, at - 1] + pair, _PART_JOIN
-            if at > 1 and joins[at - 1] == word and scores[before, at - 2] + weight > best:
-                best, move = scores[before, at - 2] + weight, _TEXT_JOIN
-            scores[now, at] = best
+            if at > 1 and joins[at - 1] == word and scores[previous, at - 2] + weight > best:
+                best, move = scores[previous, at - 2] + weight, _TEXT_JOIN
+            scores[current, at] = best
             moves[row, at] = move
-            if best > most:
-                most, end, stop = best, row, at
+            if best > top_score:
+                top_score, end, stop = best, row, at
     return moves, end, stop
 
 
@@ -375,7 +375,7 @@ def known_grams(hashes: Uint64s, bitmap: Uint64s, slots: Uint64s, numbers: Int32
         bitmap, slots, numbers: of `Grams`.
     """
     shift = _bit_shift(bitmap)
-    found = np.empty(1 << 10, np.int64)
+    places = np.empty(1 << 10, np.int64)
     num = 0
     for at in range(len(hashes)):
         value = hashes[at]
@@ -384,11 +384,11 @@ def known_grams(hashes: Uint64s, bitmap: Uint64s, slots: Uint64s, numbers: Int32
             continue
         if value == 0 or _find(value, slots, numbers) < 0:
             continue
-        if num == len(found):
-            found = _doubled(found)
-        found[num] = at
+        if num == len(places):
+            places = _doubled(places)
+        places[num] = at
         num += 1
-    return found[:num]
+    return places[:num]
 
 
 @kernel
@@ -424,13 +424,13 @@ def shared_runs(
     words, joined = np.empty(longest, np.uint64), np.empty(longest, np.uint64)
     begins, ends = np.empty(longest, np.int32), np.empty(longest, np.int32)
     runs, sums = [np.zeros(5, np.int64)], [0.0]  # typed by their first entry
-    known = following = -1
+    folded_doc = following = -1
     for spot in range(len(spots)):
         doc, word = spots[spot]
-        if doc != known:
+        if doc != folded_doc:
             first, last = offsets[doc], offsets[doc + 1]
             fold_words(data, first, last, table, words, joined, begins, ends, 0, last - first)
-            known, following = doc, -1
+            folded_doc, following = doc, -1
         value = np.uint64(0)
         for at in range(word, word + size):
             value = value * GRAM_FACTOR + words[at]

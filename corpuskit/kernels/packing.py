@@ -64,14 +64,14 @@ def add_ends(ids: Uint32s, offsets: Int64s, first: int, last: int) -> tuple[Uint
 
 @kernel
 def cut_documents(
-    num_tokens: Int64s, num_bytes: Int64s, width: int, filled: int, joined: bool
+    num_tokens: Int64s, num_bytes: Int64s, width: int, used_tokens: int, joined: bool
 ) -> tuple[Int64s, Int64s, Int64s, Bytes]:
     """Cut documents where rows end. O(N + P).
 
     Args:
         num_tokens, num_bytes: (N,) tokens of each document, and bytes of its text.
         width: tokens per row.
-        filled: tokens already in the row where the first document begins, below `width`.
+        used_tokens: tokens already in the row where the first document begins, below `width`.
         joined: documents follow each other in one stream; otherwise each begins a row.
 
     Returns:
@@ -79,7 +79,7 @@ def cut_documents(
         cumulatively, so a document's add up to its own), and its flags.
     """
     num_pieces = 0
-    at = filled
+    at = used_tokens
     for doc in range(len(num_tokens)):
         if not joined:
             at = 0
@@ -91,7 +91,7 @@ def cut_documents(
     sizes = np.empty(num_pieces, np.int64)
     flags = np.empty(num_pieces, np.uint8)
     piece = 0
-    at = filled
+    at = used_tokens
     for doc in range(len(num_tokens)):
         if not joined:
             at = 0
@@ -145,11 +145,11 @@ def best_fit(lengths: Int64s, width: int) -> tuple[Int64s, int]:
             if top[space] < 0:
                 words[space >> 6] ^= _ONE << np.uint64(space & 63)
         rows[piece] = row
-        left = space - length
-        if left > 0:
-            below[row] = top[left]
-            top[left] = row
-            words[left >> 6] |= _ONE << np.uint64(left & 63)
+        free = space - length
+        if free > 0:
+            below[row] = top[free]
+            top[free] = row
+            words[free >> 6] |= _ONE << np.uint64(free & 63)
     return rows, num_rows
 
 
@@ -209,26 +209,26 @@ def lay_out(
         (S + 1,) bounds of each row's segments; per segment, each (G,): its first token in the row,
         and its piece, -1 for padding.
     """
-    filled = np.zeros(num_rows, np.int64)
+    used_tokens = np.zeros(num_rows, np.int64)
     bounds = np.zeros(num_rows + 1, np.int32)
     for piece in range(len(rows)):
-        filled[rows[piece]] += lengths[piece]
+        used_tokens[rows[piece]] += lengths[piece]
         bounds[rows[piece] + 1] += 1
     for row in range(num_rows):
-        bounds[row + 1] += bounds[row] + (1 if filled[row] < width else 0)
+        bounds[row + 1] += bounds[row] + (1 if used_tokens[row] < width else 0)
     starts = np.empty(bounds[num_rows], np.int32)
     pieces = np.full(bounds[num_rows], -1, np.int64)
     for row in range(num_rows):
-        if filled[row] < width:
-            starts[bounds[row + 1] - 1] = filled[row]
-    filled[:] = 0
+        if used_tokens[row] < width:
+            starts[bounds[row + 1] - 1] = used_tokens[row]
+    used_tokens[:] = 0
     place = bounds[:num_rows].copy()
     for piece in range(len(rows)):
         row = rows[piece]
-        starts[place[row]] = filled[row]
+        starts[place[row]] = used_tokens[row]
         pieces[place[row]] = piece
         place[row] += 1
-        filled[row] += lengths[piece]
+        used_tokens[row] += lengths[piece]
     return bounds, starts, pieces
 
 

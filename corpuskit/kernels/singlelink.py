@@ -53,9 +53,9 @@ class _SetIndex(NamedTuple):
         entries: (E, 2) set, next entry or -1; the sets of a list ascend.
         leaders: (N,) the set around which a set's group is.
         distances: (N,) of a set to its leader; radii: (N,) the largest in a leader's group.
-        seen: (N,) the last set that a set was compared with.
-        passed: (N,) the last set that need not look at a leader's group any more.
-        reached: (N,) the last set whose distance to a leader was found; gaps: (N,) that distance.
+        compared_by: (N,) the last set that a set was compared with.
+        settled_by: (N,) the last set that need not search a leader's group any more.
+        measured_by: (N,) the last set whose distance to a leader was computed; gaps: (N,) it.
     """
 
     begins: Int64s
@@ -65,9 +65,9 @@ class _SetIndex(NamedTuple):
     leaders: Int32s
     distances: Float64s
     radii: Float64s
-    seen: Int32s
-    passed: Int32s
-    reached: Int32s
+    compared_by: Int32s
+    settled_by: Int32s
+    measured_by: Int32s
     gaps: Float64s
 
 
@@ -136,9 +136,9 @@ def _root(parents: Int64s, row: int) -> int:
 
 
 @kernel
-def _connect(parents: Int64s, one: int, other: int) -> None:
-    one, other = _root(parents, one), _root(parents, other)
-    parents[max(one, other)] = min(one, other)
+def _connect(parents: Int64s, left: int, right: int) -> None:
+    left, right = _root(parents, left), _root(parents, right)
+    parents[max(left, right)] = min(left, right)
 
 
 @kernel
@@ -150,14 +150,14 @@ def _link_few(
         row = rows[at]
         begin, end = offsets[row], offsets[row + 1]
         smallest = least_size(end - begin, threshold)
-        for before in range(at - 1, -1, -1):
-            other, other_end = offsets[rows[before]], offsets[rows[before] + 1]
-            if other_end - other < smallest:
+        for earlier in range(at - 1, -1, -1):
+            other_begin, other_end = offsets[rows[earlier]], offsets[rows[earlier] + 1]
+            if other_end - other_begin < smallest:
                 break
-            if _root(parents, row) != _root(parents, rows[before]):
-                least = least_overlap(end - begin, other_end - other, threshold)
-                if overlap(hashes, begin, end, other, other_end, least) >= 0:
-                    _connect(parents, row, rows[before])
+            if _root(parents, row) != _root(parents, rows[earlier]):
+                least = least_overlap(end - begin, other_end - other_begin, threshold)
+                if overlap(hashes, begin, end, other_begin, other_end, least) >= 0:
+                    _connect(parents, row, rows[earlier])
 
 
 @kernel
@@ -170,23 +170,23 @@ def _link_many(
     sets = _Sets(rows, parents, sizes, starts, elements)
     index = _empty_index(sets, num_ranks, threshold)
     num_entries = 0
-    for one in range(len(rows)):
-        near = _find_similar(one, sets, index, threshold)
-        _join_group(one, near, sets, index, threshold)
-        for at in range(starts[one], _indexed_end(one, sets, threshold)):
-            _add_entry(one, elements[at], num_entries, index)
+    for current in range(len(rows)):
+        neighbour = _find_similar(current, sets, index, threshold)
+        _join_group(current, neighbour, sets, index, threshold)
+        for at in range(starts[current], _indexed_end(current, sets, threshold)):
+            _add_entry(current, elements[at], num_entries, index)
             num_entries += 1
 
 
 @kernel
-def _add_entry(one: int, element: int, entry: int, index: _SetIndex) -> None:
+def _add_entry(current: int, element: int, entry: int, index: _SetIndex) -> None:
     """Put a set at the end of the list of its group."""
-    leader, place, end = index.leaders[one], index.begins[element], index.ends[element]
-    if leader == one:
+    leader, place, end = index.leaders[current], index.begins[element], index.ends[element]
+    if leader == current:
         place = end
     while place < end and index.lists[place, 0] != leader:
         place += 1
-    index.entries[entry, 0], index.entries[entry, 1] = one, -1
+    index.entries[entry, 0], index.entries[entry, 1] = current, -1
     if place < end:
         index.entries[index.lists[place, 2], 1] = entry
     else:
@@ -196,10 +196,10 @@ def _add_entry(one: int, element: int, entry: int, index: _SetIndex) -> None:
 
 
 @kernel
-def _indexed_end(one: int, sets: _Sets, threshold: float) -> int:
+def _indexed_end(current: int, sets: _Sets, threshold: float) -> int:
     """Return where the elements end that a similar set, as large or larger, may meet first."""
-    size = sets.sizes[one]
-    begin, end = sets.starts[one], sets.starts[one + 1]
+    size = sets.sizes[current]
+    begin, end = sets.starts[current], sets.starts[current + 1]
     # Elements that no other set has come before all others.
     unshared = size - (end - begin)
     return int(begin + max(size - least_overlap(size, size, threshold) + 1 - unshared, 0))
@@ -209,8 +209,8 @@ def _indexed_end(one: int, sets: _Sets, threshold: float) -> int:
 def _empty_index(sets: _Sets, num_ranks: int, threshold: float) -> _SetIndex:
     num_sets = len(sets.rows)
     begins = np.zeros(num_ranks + 1, np.int64)
-    for one in range(num_sets):
-        for at in range(sets.starts[one], _indexed_end(one, sets, threshold)):
+    for current in range(num_sets):
+        for at in range(sets.starts[current], _indexed_end(current, sets, threshold)):
             begins[sets.elements[at] + 1] += 1
     for rank in range(num_ranks):
         begins[rank + 1] += begins[rank]
@@ -230,13 +230,13 @@ def _empty_index(sets: _Sets, num_ranks: int, threshold: float) -> _SetIndex:
 
 
 @kernel
-def _find_similar(one: int, sets: _Sets, index: _SetIndex, threshold: float) -> int:
-    """Connect a set with all before it that are similar, but for connected ones; return one."""
-    size, begin = sets.sizes[one], sets.starts[one]
-    end = sets.starts[one + 1]
+def _find_similar(current: int, sets: _Sets, index: _SetIndex, threshold: float) -> int:
+    """Connect a set with similar earlier ones that are not connected yet; return one of them."""
+    size, begin = sets.sizes[current], sets.starts[current]
+    end = sets.starts[current + 1]
     unshared = size - (end - begin)
     smallest = least_size(size, threshold)
-    near = -1
+    neighbour = -1
     for at in range(begin, begin + max(size - smallest + 1 - unshared, 0)):
         # A pair counts where it first meets, so this and what follows is all that it shares.
         largest = most_size(size, end - at, threshold)
@@ -246,21 +246,21 @@ def _find_similar(one: int, sets: _Sets, index: _SetIndex, threshold: float) -> 
         place = index.begins[element]
         while place < index.ends[element]:
             leader = index.lists[place, 0]
-            if index.passed[leader] != one:
-                similar = _search_list(one, place, smallest, largest, sets, index, threshold)
-                near = similar if similar >= 0 else near
+            if index.settled_by[leader] != current:
+                similar = _search_list(current, place, smallest, largest, sets, index, threshold)
+                neighbour = similar if similar >= 0 else neighbour
                 if index.lists[place, 1] < 0:
                     # Sets only get larger: the list of those that were too small goes.
                     index.ends[element] -= 1
                     index.lists[place] = index.lists[index.ends[element]]
                     continue
             place += 1
-    return near
+    return neighbour
 
 
 @kernel
 def _search_list(
-    one: int,
+    current: int,
     place: int,
     smallest: int,
     largest: int,
@@ -273,9 +273,9 @@ def _search_list(
     Takes sets under `smallest` off the list.
     """
     leader = index.lists[place, 0]
-    # A group is connected, so one of it stands for all.
-    if _root(sets.parents, sets.rows[leader]) == _root(sets.parents, sets.rows[one]):
-        index.passed[leader] = one
+    # A group is connected, so one member represents all.
+    if _root(sets.parents, sets.rows[leader]) == _root(sets.parents, sets.rows[current]):
+        index.settled_by[leader] = current
         return -1
     slack = 1 - threshold + _ROUNDING
     entry = np.int64(index.lists[place, 1])
@@ -287,66 +287,66 @@ def _search_list(
         entry = np.int64(index.entries[entry, 1])
         if sets.sizes[other] > largest:
             break
-        if index.seen[other] == one:
+        if index.compared_by[other] == current:
             continue
-        index.seen[other] = one
-        if index.radii[leader] > 0 and index.reached[leader] != one:
-            index.reached[leader] = one
-            index.gaps[leader] = _gap(one, leader, sets, threshold - index.radii[leader])
+        index.compared_by[other] = current
+        if index.radii[leader] > 0 and index.measured_by[leader] != current:
+            index.measured_by[leader] = current
+            index.gaps[leader] = _gap(current, leader, sets, threshold - index.radii[leader])
             if index.gaps[leader] > index.radii[leader] + slack:
-                index.passed[leader] = one
+                index.settled_by[leader] = current
                 break
         if index.radii[leader] > 0 and abs(index.gaps[leader] - index.distances[other]) > slack:
             continue
-        if _is_similar(one, int(other), sets, threshold):
-            _connect(sets.parents, sets.rows[one], sets.rows[other])
-            index.passed[leader] = one
+        if _is_similar(current, int(other), sets, threshold):
+            _connect(sets.parents, sets.rows[current], sets.rows[other])
+            index.settled_by[leader] = current
             return int(other)
         if index.radii[leader] == 0:
-            index.passed[leader] = one
+            index.settled_by[leader] = current
     return -1
 
 
 @kernel
-def _is_similar(one: int, other: int, sets: _Sets, threshold: float) -> bool:
+def _is_similar(left: int, right: int, sets: _Sets, threshold: float) -> bool:
     starts = sets.starts
-    least = least_overlap(sets.sizes[one], sets.sizes[other], threshold)
+    least = least_overlap(sets.sizes[left], sets.sizes[right], threshold)
     return (
         overlap(
-            sets.elements, starts[one], starts[one + 1], starts[other], starts[other + 1], least
+            sets.elements, starts[left], starts[left + 1], starts[right], starts[right + 1], least
         )
         >= 0
     )
 
 
 @kernel
-def _gap(one: int, other: int, sets: _Sets, similarity: float) -> float:
+def _gap(left: int, right: int, sets: _Sets, similarity: float) -> float:
     """Return 1 - Jaccard of two sets, or 2 if that is under `similarity`."""
     starts = sets.starts
-    both = sets.sizes[one] + sets.sizes[other]
+    total = sets.sizes[left] + sets.sizes[right]
     least = 0
     if similarity > _ROUNDING:
-        least = least_overlap(sets.sizes[one], sets.sizes[other], similarity - _ROUNDING)
+        least = least_overlap(sets.sizes[left], sets.sizes[right], similarity - _ROUNDING)
     shared = overlap(
-        sets.elements, starts[one], starts[one + 1], starts[other], starts[other + 1], least
+        sets.elements, starts[left], starts[left + 1], starts[right], starts[right + 1], least
     )
-    return 2.0 if shared < 0 else 1 - shared / (both - shared)
+    return 2.0 if shared < 0 else 1 - shared / (total - shared)
 
 
 @kernel
-def _join_group(one: int, near: int, sets: _Sets, index: _SetIndex, threshold: float) -> None:
+def _join_group(current: int, near: int, sets: _Sets, index: _SetIndex, threshold: float) -> None:
     """Put a set into the group of a connected one, unless its leader is far away."""
-    index.leaders[one] = one
+    index.leaders[current] = current
     if near < 0:
         return
     leader = index.leaders[near]
     gap = index.gaps[leader]
-    if index.reached[leader] != one:
-        gap = _gap(one, leader, sets, 0.0)
+    if index.measured_by[leader] != current:
+        gap = _gap(current, leader, sets, 0.0)
     # Larger groups are skipped at once where they are connected, smaller ones where not.
     if gap <= 2 * (1 - threshold):
-        index.leaders[one] = leader
-        index.distances[one] = gap
+        index.leaders[current] = leader
+        index.distances[current] = gap
         index.radii[leader] = max(index.radii[leader], gap)
 
 
@@ -445,12 +445,12 @@ def _grown(values: Uint64s, counts: Int32s) -> tuple[Int32s, Uint64s, Int32s]:
     """Return a table and columns of twice the size."""
     num = len(values)
     table = np.full(4 * num, -1, np.int32)
-    more, counted = np.empty(2 * num, np.uint64), np.empty(2 * num, np.int32)
-    more[:num] = values
-    counted[:num] = counts
+    grown_values, grown_counts = np.empty(2 * num, np.uint64), np.empty(2 * num, np.int32)
+    grown_values[:num] = values
+    grown_counts[:num] = counts
     for place in range(num):
-        table[_find(table, more, values[place])] = place
-    return table, more, counted
+        table[_find(table, grown_values, values[place])] = place
+    return table, grown_values, grown_counts
 
 
 @kernel
@@ -481,10 +481,10 @@ def _rank(counts: Int32s, num_sets: int) -> tuple[Int32s, int, Int64s]:
 
 
 @kernel
-def least_overlap(one: int, other: int, threshold: float) -> int:
+def least_overlap(size: int, other_size: int, threshold: float) -> int:
     """Return how many elements sets of these sizes, at least 1, must share."""
-    shared = max(int(threshold * (one + other) / (1 + threshold)) - 1, 0)
-    while shared / (one + other - shared) < threshold:
+    shared = max(int(threshold * (size + other_size) / (1 + threshold)) - 1, 0)
+    while shared / (size + other_size - shared) < threshold:
         shared += 1
     return shared
 
@@ -492,43 +492,43 @@ def least_overlap(one: int, other: int, threshold: float) -> int:
 @kernel
 def least_size(size: int, threshold: float) -> int:
     """Return how small a set may be, at least 1, to be similar to a larger one."""
-    other = max(int(threshold * size) - 1, 1)
-    while other / size < threshold:
-        other += 1
-    return other
+    smaller = max(int(threshold * size) - 1, 1)
+    while smaller / size < threshold:
+        smaller += 1
+    return smaller
 
 
 @kernel
 def most_size(size: int, shared: int, threshold: float) -> int:
-    """Return how large a set may be that is similar to one with which it shares so many elements.
+    """Return how large a set may be that is similar to one with which it shares `shared` elements.
 
     Less than `shared` if none is.
     """
-    other = int((shared + shared / threshold) - size) + 1
-    while other >= shared and shared / (size + other - shared) < threshold:
-        other -= 1
-    return other
+    larger = int((shared + shared / threshold) - size) + 1
+    while larger >= shared and shared / (size + larger - shared) < threshold:
+        larger -= 1
+    return larger
 
 
 @kernel
 def overlap(
-    elements: AnyArray, one: int, one_end: int, other: int, other_end: int, least: int
+    elements: AnyArray, left: int, left_end: int, right: int, right_end: int, least: int
 ) -> int:
     """Return how many elements two ascending ranges of `elements` share, -1 if under `least`.
 
     O(W) for W elements, 2 ns each whatever they are; stops when too many are missing.
     """
     shared = 0
-    while one < one_end and other < other_end:
-        left = min(one_end - one, other_end - other)
-        if shared + left < least:
+    while left < left_end and right < right_end:
+        remaining = min(left_end - left, right_end - right)
+        if shared + remaining < least:
             return -1
-        # Nothing to predict, and no end to search for: neither side moves on by more than `left`.
-        for _ in range(min(left, 64)):
-            a, b = elements[one], elements[other]
+        # Nothing to predict, and no end to search for: neither side advances by more than that.
+        for _ in range(min(remaining, 64)):
+            a, b = elements[left], elements[right]
             shared += a == b
-            one += a <= b
-            other += a >= b
+            left += a <= b
+            right += a >= b
     return shared if shared >= least else -1
 
 
@@ -542,10 +542,10 @@ def similarities(offsets: Int64s, hashes: Uint64s, left: Int64s, right: Int64s) 
     """
     values = np.full(len(left), np.nan)
     for pair in range(len(left)):
-        one, one_end = offsets[left[pair]], offsets[left[pair] + 1]
-        other, other_end = offsets[right[pair]], offsets[right[pair] + 1]
-        both = one_end - one + other_end - other
-        if both > 0:
-            shared = overlap(hashes, one, one_end, other, other_end, 0)
-            values[pair] = shared / (both - shared)
+        begin, end = offsets[left[pair]], offsets[left[pair] + 1]
+        other_begin, other_end = offsets[right[pair]], offsets[right[pair] + 1]
+        total = end - begin + other_end - other_begin
+        if total > 0:
+            shared = overlap(hashes, begin, end, other_begin, other_end, 0)
+            values[pair] = shared / (total - shared)
     return values

@@ -34,7 +34,7 @@ class Table(NamedTuple):
         slots: (2**k,) int64: number of a string, or -1.
         starts: (n + 1,) int64: string i is `data[starts[i]:starts[i + 1]]`.
         data: (B,) uint8.
-        kinds: (n,) uint8: what whoever made the table wants to know of a string.
+        kinds: (n,) uint8: a value of each string, defined by who builds the table.
     """
 
     slots: Int64s
@@ -68,8 +68,8 @@ def make_table(strings: list[bytes], kinds: list[int] | None = None) -> Table:
     starts.flags.writeable = False
     _fill(slots, starts, data)
     slots.flags.writeable = False
-    given = bytes(len(strings)) if kinds is None else bytes(kinds)
-    return Table(slots, starts, data, np.frombuffer(given or b"\0", np.uint8))
+    kind_bytes = bytes(len(strings)) if kinds is None else bytes(kinds)
+    return Table(slots, starts, data, np.frombuffer(kind_bytes or b"\0", np.uint8))
 
 
 @kernel
@@ -122,10 +122,10 @@ def find(
         begin = starts[number]
         size = starts[number + 1] - begin
         if size == end - start:
-            same = 0
-            while same < size and strings[begin + same] == data[start + same]:
-                same += 1
-            if same == size:
+            equal = 0
+            while equal < size and strings[begin + equal] == data[start + equal]:
+                equal += 1
+            if equal == size:
                 return int(number)
         place = (place + np.uint64(1)) & mask
 
@@ -150,7 +150,7 @@ def contains(coded: Coded, data: Bytes, start: int, end: int) -> bool:
     if low == 0:
         return False
     at, stop = coded.blocks[low - 1], coded.blocks[low]
-    same = 0  # bytes that the string shares with the last one seen, which is smaller
+    equal = 0  # bytes that the string shares with the last one seen, which is smaller
     while at < stop:
         shared = np.int64(coded.data[at])
         size = np.int64(coded.data[at + 1])
@@ -159,22 +159,22 @@ def contains(coded: Coded, data: Bytes, start: int, end: int) -> bool:
             size = (size & 127) | np.int64(coded.data[at]) << 7
             at += 1
         if shared == MAX_SHARED:
-            same = min(same, shared)  # it may share more, but then those bytes are written again
-        if shared < same:
+            equal = min(equal, shared)  # it may share more, but then those bytes are written again
+        if shared < equal:
             # It parts from its predecessor where that still was the string: it comes after it.
             return False
-        if shared == same:
-            known = shared
+        if shared == equal:
+            written = shared
             while (
-                same - known < size
-                and start + same < end
-                and coded.data[at + same - known] == data[start + same]
+                equal - written < size
+                and start + equal < end
+                and coded.data[at + equal - written] == data[start + equal]
             ):
-                same += 1
-            if same - known == size:
-                if start + same == end:
+                equal += 1
+            if equal - written == size:
+                if start + equal == end:
                     return True
-            elif start + same == end or coded.data[at + same - known] > data[start + same]:
+            elif start + equal == end or coded.data[at + equal - written] > data[start + equal]:
                 return False
         at += size
     return False
@@ -221,9 +221,9 @@ def front_code(offsets: Int64s, data: Bytes, first: int = 0) -> tuple[Bytes, Int
     out[begins + 1] = np.where(long, rest & 127 | 128, rest)
     out[begins[long] + 2] = rest[long] >> 7
     # Byte j of the rests, all strings together, comes from source[j] and goes to target[j].
-    within = np.arange(int(rest.sum())) - np.repeat(np.cumsum(rest) - rest, rest)
-    out[within + np.repeat(begins + heads, rest)] = data[
-        within + np.repeat(offsets[:-1] + shared, rest)
+    places = np.arange(int(rest.sum())) - np.repeat(np.cumsum(rest) - rest, rest)
+    out[places + np.repeat(begins + heads, rest)] = data[
+        places + np.repeat(offsets[:-1] + shared, rest)
     ]
     return out, begins[::BLOCK] + first
 
@@ -233,12 +233,12 @@ def _shared(offsets: Int64s, data: Bytes, sizes: Int64s) -> Int64s:
     shared = np.zeros(len(sizes), np.int64)
     rows = np.arange(1, len(sizes))
     rows = rows[rows % BLOCK != 0]
-    most = np.minimum(np.minimum(sizes[rows], sizes[rows - 1]), MAX_SHARED)
+    limits = np.minimum(np.minimum(sizes[rows], sizes[rows - 1]), MAX_SHARED)
     for length in range(MAX_SHARED):
-        longer = most > length
-        rows, most = rows[longer], most[longer]
-        same = data[offsets[rows] + length] == data[offsets[rows - 1] + length]
-        rows, most = rows[same], most[same]
+        longer = limits > length
+        rows, limits = rows[longer], limits[longer]
+        is_equal = data[offsets[rows] + length] == data[offsets[rows - 1] + length]
+        rows, limits = rows[is_equal], limits[is_equal]
         if len(rows) == 0:
             break
         shared[rows] += 1

@@ -65,18 +65,18 @@ def _hold(
 @kernel
 def least_held(size: int, max_lost: float) -> int:
     """Return how many elements of a set of this size another must have to hold it."""
-    held = max(int(size - max_lost * size) - 1, 0)
-    while (size - held) / size > max_lost:
-        held += 1
-    return held
+    num_shared = max(int(size - max_lost * size) - 1, 0)
+    while (size - num_shared) / size > max_lost:
+        num_shared += 1
+    return num_shared
 
 
 @kernel
-def _least(one: int, other: int, bounds: Float64s) -> int:
+def _min_shared(size: int, other_size: int, bounds: Float64s) -> int:
     """Return how many elements a set of a size must share with another to be held by it."""
-    if min(one, other) / max(one, other) < bounds[0]:
-        return one + 1
-    return max(least_overlap(one, other, bounds[0]), least_held(one, bounds[1]))
+    if min(size, other_size) / max(size, other_size) < bounds[0]:
+        return size + 1
+    return max(least_overlap(size, other_size, bounds[0]), least_held(size, bounds[1]))
 
 
 @kernel
@@ -88,11 +88,11 @@ def _hold_few(
     for at in range(1, len(rows)):
         row = rows[at]
         begin, end = offsets[row], offsets[row + 1]
-        for before in range(0 if stays[row] else at):
-            other = rows[before]
+        for earlier in range(0 if stays[row] else at):
+            other = rows[earlier]
             if holders[other] >= 0 or not (decides_all or stays[other]):
                 continue
-            least = _least(end - begin, offsets[other + 1] - offsets[other], bounds)
+            least = _min_shared(end - begin, offsets[other + 1] - offsets[other], bounds)
             if least > end - begin:
                 continue
             num = overlap(hashes, begin, end, offsets[other], offsets[other + 1], least)
@@ -113,53 +113,53 @@ def _hold_many(
     unshared = sizes - (starts[1:] - starts[:-1])
     begins = np.zeros(num_ranks + 1, np.int64)
     lasts = np.empty(len(rows), np.int64)
-    for one in range(len(rows)):
-        most = sizes[one] - least_size(sizes[one], bounds[0]) + 1 - unshared[one]
-        lasts[one] = starts[one] + max(most, 0)
-        for at in range(starts[one], lasts[one]):
+    for index in range(len(rows)):
+        prefix = sizes[index] - least_size(sizes[index], bounds[0]) + 1 - unshared[index]
+        lasts[index] = starts[index] + max(prefix, 0)
+        for at in range(starts[index], lasts[index]):
             begins[elements[at] + 1] += 1
     for rank in range(num_ranks):
         begins[rank + 1] += begins[rank]
     ends = begins.copy()
     entries = np.empty(begins[-1], np.int32)
-    seen = np.full(len(rows), -1, np.int32)
-    for one in range(len(rows)):
-        if not stays[rows[one]]:
+    stamps = np.full(len(rows), -1, np.int32)
+    for index in range(len(rows)):
+        if not stays[rows[index]]:
             first, num = _first_holder(
-                one, sizes, starts, elements, unshared, bounds, begins, ends, entries, seen
+                index, sizes, starts, elements, unshared, bounds, begins, ends, entries, stamps
             )
             if first >= 0:
-                holders[rows[one]], shared[rows[one]] = rows[first], num
+                holders[rows[index]], shared[rows[index]] = rows[first], num
             if first >= 0 or not decides_all:
                 continue
-        for at in range(starts[one], lasts[one]):
-            entries[ends[elements[at]]] = one
+        for at in range(starts[index], lasts[index]):
+            entries[ends[elements[at]]] = index
             ends[elements[at]] += 1
 
 
 @kernel
 def _first_holder(
-    one: int, sizes: Int64s, starts: Int64s, elements: Int32s, unshared: Int64s, bounds: Float64s,
-    begins: Int64s, ends: Int64s, entries: Int32s, seen: Int32s,
+    index: int, sizes: Int64s, starts: Int64s, elements: Int32s, unshared: Int64s,
+    bounds: Float64s, begins: Int64s, ends: Int64s, entries: Int32s, stamps: Int32s,
 ) -> tuple[int, int]:  # fmt: skip
     """Return the first set in the index that holds a set, -1 for none, and what they share."""
-    size, begin, end = sizes[one], starts[one], starts[one + 1]
+    size, begin, end = sizes[index], starts[index], starts[index + 1]
     least = max(least_size(size, bounds[0]), least_held(size, bounds[1]))
     first, shared = len(starts), 0
-    for at in range(begin, begin + max(size - least + 1 - unshared[one], 0)):
+    for at in range(begin, begin + max(size - least + 1 - unshared[index], 0)):
         element = elements[at]
         for place in range(begins[element], ends[element]):
             other = np.int64(entries[place])
             if other >= first:  # a list ascends
                 break
-            if seen[other] == one:
+            if stamps[other] == index:
                 continue
-            seen[other] = one
-            needed = _least(size, sizes[other], bounds)
+            stamps[other] = index
+            min_shared = _min_shared(size, sizes[other], bounds)
             # A pair counts where it first meets, so this and what follows is all that it shares.
-            if needed > end - at:
+            if min_shared > end - at:
                 continue
-            num = overlap(elements, begin, end, starts[other], starts[other + 1], needed)
+            num = overlap(elements, begin, end, starts[other], starts[other + 1], min_shared)
             if num >= 0:
                 first, shared = other, num
                 break

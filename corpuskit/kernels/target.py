@@ -51,8 +51,8 @@ def lacks() -> str:
     """Return why kernels for the common level cannot run here; empty if they can."""
     if platform.machine() not in LEVELS:
         return f"there is none for {platform.machine()}"
-    name, needed = LEVELS[platform.machine()]
-    missing = sorted(set(needed.split()) - _flags())
+    name, required = LEVELS[platform.machine()]
+    missing = sorted(set(required.split()) - _flags())
     return f"{name} needs {', '.join(missing)}" if missing else ""
 
 
@@ -123,10 +123,10 @@ def why_not_prebuilt() -> str:
         return "this installation has none"
     if lacks():
         return lacks()
-    here = about_this()
+    machine = about_this()
     return "; ".join(
         f"they are for {name} {about.get(name)}, here is {value}"
-        for name, value in here.items()
+        for name, value in machine.items()
         if about.get(name) != value
     )
 

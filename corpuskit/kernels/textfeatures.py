@@ -247,15 +247,15 @@ def count_grams(begins: Int64s, ends: Int64s, data: Bytes, grams: GramSettings) 
 
 @kernel
 def score_rows(rows: Counted, table: Float32s, bias: Float64s, logits: Float64s) -> Bools:
-    """Fill `logits` (N, C) and return which texts have an n-gram that is known.
+    """Fill `logits` (N, C) and return which texts have a known n-gram.
 
     Args:
         rows: N texts.
-        table: (buckets, 1 + C): the inverse document frequency, 0 of what is not known, and the
+        table: (buckets, 1 + C): the inverse document frequency, 0 of unknown n-grams, and the
             weights, already multiplied by it.
         bias: (C,).
     """
-    known = np.zeros(len(logits), np.bool_)
+    has_known = np.zeros(len(logits), np.bool_)
     for row in range(len(logits)):
         square = 0.0
         logits[row] = 0
@@ -265,8 +265,8 @@ def score_rows(rows: Counted, table: Float32s, bias: Float64s, logits: Float64s)
             square += scaled * scaled
             for column in range(len(bias)):
                 logits[row, column] += weight * table[bucket, 1 + column]
-        known[row] = square > 0
+        has_known[row] = square > 0
         length = math.sqrt(square) if square > 0 else 1.0
         for column in range(len(bias)):
             logits[row, column] = logits[row, column] / length + bias[column]
-    return known
+    return has_known

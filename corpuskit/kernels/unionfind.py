@@ -32,11 +32,11 @@ def first_of_group(high: Uint64s, low: NDArray[np.unsignedinteger], keys: Int64s
         return first
     order, starts = _deal(high)
     widest = 0
-    for part in range(len(starts) - 1):
-        widest = max(widest, starts[part + 1] - starts[part])
+    for bucket in range(len(starts) - 1):
+        widest = max(widest, starts[bucket + 1] - starts[bucket])
     table = np.empty(_num_slots(widest), np.int64)
-    for part in range(len(starts) - 1):
-        rows = order[starts[part] : starts[part + 1]]
+    for bucket in range(len(starts) - 1):
+        rows = order[starts[bucket] : starts[bucket + 1]]
         num_slots = _num_slots(len(rows))
         table[:num_slots] = -1
         for row in rows:
@@ -52,26 +52,26 @@ def first_of_group(high: Uint64s, low: NDArray[np.unsignedinteger], keys: Int64s
 @kernel
 def _deal(high: Uint64s) -> tuple[Int64s, Int64s]:
     """Return rows ordered by part, and where each part starts."""
-    least, most = high[0], high[0]
+    smallest, largest = high[0], high[0]
     for value in high:
-        least, most = min(least, value), max(most, value)
+        smallest, largest = min(smallest, value), max(largest, value)
     # At least 2, because a shift by 64 bits is undefined.
-    least_parts = np.uint64(max(len(high) // _PART_ROWS, 2))
+    min_buckets = np.uint64(max(len(high) // _PART_ROWS, 2))
     shift = np.uint64(0)
-    while shift < np.uint64(63) and (most - least) >> shift >= least_parts:  # >> 64 is >> 0
+    while shift < np.uint64(63) and (largest - smallest) >> shift >= min_buckets:  # >> 64 is >> 0
         shift += np.uint64(1)
-    num_parts = np.int64((most - least) >> shift) + 1
-    starts = np.zeros(num_parts + 1, np.int64)
+    num_buckets = np.int64((largest - smallest) >> shift) + 1
+    starts = np.zeros(num_buckets + 1, np.int64)
     for value in high:
-        starts[np.int64((value - least) >> shift) + 1] += 1
-    for part in range(num_parts):
-        starts[part + 1] += starts[part]
+        starts[np.int64((value - smallest) >> shift) + 1] += 1
+    for bucket in range(num_buckets):
+        starts[bucket + 1] += starts[bucket]
     order = np.empty(len(high), np.int64)
     places = starts[:-1].copy()
     for row in range(len(high)):
-        part = np.int64((high[row] - least) >> shift)
-        order[places[part]] = row
-        places[part] += 1
+        bucket = np.int64((high[row] - smallest) >> shift)
+        order[places[bucket]] = row
+        places[bucket] += 1
     return order, starts
 
 
@@ -127,13 +127,13 @@ def components(nodes: Int64s, left: Int64s, right: Int64s) -> Int64s:
         table[_find_node(table, nodes, nodes[node])] = node
     parents = np.arange(len(nodes))
     for edge in range(len(left)):
-        one = _root(parents, table[_find_node(table, nodes, left[edge])])
-        other = _root(parents, table[_find_node(table, nodes, right[edge])])
+        left_root = _root(parents, table[_find_node(table, nodes, left[edge])])
+        right_root = _root(parents, table[_find_node(table, nodes, right[edge])])
         # Parents always come before their children: the root is the smallest node.
-        if one < other:
-            parents[other] = one
+        if left_root < right_root:
+            parents[right_root] = left_root
         else:
-            parents[one] = other
+            parents[left_root] = right_root
     labels = np.empty(len(nodes), np.int64)
     for node in range(len(nodes)):
         parents[node] = parents[parents[node]]

@@ -198,8 +198,8 @@ def characters() -> Uint32s:
     after it. The last is for U+0130, the one character whose lower case is two, of which the
     second is no part of a word.
     """
-    given = np.arange(NUM_CODES, dtype="<u4").tobytes().decode("utf-32-le", "surrogatepass")
-    lower = given.replace("\u0130", "i").replace("\u03a3", "\u03c3").lower()
+    text = np.arange(NUM_CODES, dtype="<u4").tobytes().decode("utf-32-le", "surrogatepass")
+    lower = text.replace("\u0130", "i").replace("\u03a3", "\u03c3").lower()
     table = np.frombuffer(lower.encode("utf-32-le", "surrogatepass"), "<u4").astype(np.uint32)
     for pattern, bit in ((r"\w+", CHAR_WORD), (r"\s+", CHAR_SPACE)):
         for match in re.finditer(pattern, lower):
@@ -213,20 +213,20 @@ def characters() -> Uint32s:
 
 
 @kernel
-def hold_any(offsets: Int64s, data: Bytes, wanted: Bytes) -> Bools:
-    """Return (N,) whether a text holds a byte that is wanted: O(B), stops at the first.
+def hold_any(offsets: Int64s, data: Bytes, byte_mask: Bytes) -> Bools:
+    """Return (N,) whether a text holds a byte of `byte_mask`: O(B), stops at the first.
 
     Args:
         offsets, data: the texts.
-        wanted: (256,) not zero for bytes that are wanted.
+        byte_mask: (256,) not zero for bytes to look for.
     """
-    found = np.zeros(len(offsets) - 1, np.bool_)
-    for row in range(len(found)):
+    holds = np.zeros(len(offsets) - 1, np.bool_)
+    for row in range(len(holds)):
         for pos in range(offsets[row], offsets[row + 1]):
-            if wanted[data[pos]] != 0:
-                found[row] = True
+            if byte_mask[data[pos]] != 0:
+                holds[row] = True
                 break
-    return found
+    return holds
 
 
 # ----------------------------------------------------------------------
@@ -235,11 +235,11 @@ def hold_any(offsets: Int64s, data: Bytes, wanted: Bytes) -> Bools:
 
 def _chars(ranges: str) -> frozenset[str]:
     """Return the characters of hexadecimal ranges such as `21 2E 61D-61F`."""
-    found: list[str] = []
-    for part in ranges.split():
-        low, _, high = part.partition("-")
-        found += map(chr, range(int(low, 16), int(high or low, 16) + 1))
-    return frozenset(found)
+    characters: list[str] = []
+    for range_text in ranges.split():
+        low, _, high = range_text.partition("-")
+        characters += map(chr, range(int(low, 16), int(high or low, 16) + 1))
+    return frozenset(characters)
 
 
 TERMINAL = _chars("""

@@ -61,8 +61,8 @@ def _word_bits(group: np.uint64) -> np.uint64:
     small = low | _LOWER_BITS
     letters = (small + _FROM_A) & ~(small + _BEHIND_Z)
     digits = (low + _FROM_0) & ~(low + _BEHIND_9)
-    found = (letters | digits | (_HIGH_BITS - (low ^ _UNDERSCORES)) | group) & _HIGH_BITS
-    return ((found >> np.uint64(7)) * _GATHER) >> np.uint64(56)
+    flags = (letters | digits | (_HIGH_BITS - (low ^ _UNDERSCORES)) | group) & _HIGH_BITS
+    return ((flags >> np.uint64(7)) * _GATHER) >> np.uint64(56)
 
 
 @inline
@@ -89,29 +89,29 @@ def word_edges(data: Bytes, begin: int, end: int, kinds: Bytes, edges: Int32s) -
             `begin`. A run may hold several words where wide characters separate them.
     """
     one = np.uint64(1)
-    num = before = np.uint64(0)
-    whole = begin + (end - begin) // 64 * 64
-    for at in range(begin, whole, 64):
+    num = previous = np.uint64(0)
+    block_end = begin + (end - begin) // 64 * 64
+    for at in range(begin, block_end, 64):
         bits = np.uint64(0)
-        for part in range(0, 64, 8):
-            bits |= _word_bits(load64(data, at + part)) << np.uint64(part)
-        changes = bits ^ ((bits << one) | before)
-        before = bits >> np.uint64(63)
-        after = num + _count_bits(changes)
-        while num < after:
+        for shift in range(0, 64, 8):
+            bits |= _word_bits(load64(data, at + shift)) << np.uint64(shift)
+        changes = bits ^ ((bits << one) | previous)
+        previous = bits >> np.uint64(63)
+        next_num = num + _count_bits(changes)
+        while num < next_num:
             # Those beyond the last bit are written over; they are within the room, as `num` is at
             # most the bytes before these 64.
-            for part in range(8):
+            for index in range(8):
                 lowest = changes & (~changes + one)
-                edges[num + np.uint64(part)] = at - begin + np.int64(_count_bits(lowest - one))
+                edges[num + np.uint64(index)] = at - begin + np.int64(_count_bits(lowest - one))
                 changes &= changes - one
             num += np.uint64(8)
-        num = after
-    for at in range(whole, end):
+        num = next_num
+    for at in range(block_end, end):
         kind = np.uint64(kinds[data[at]])
         edges[num] = at - begin
-        num += kind ^ before
-        before = kind
+        num += kind ^ previous
+        previous = kind
     edges[num] = end - begin
     return int(num + one) >> 1
 
@@ -119,17 +119,17 @@ def word_edges(data: Bytes, begin: int, end: int, kinds: Bytes, edges: Int32s) -
 @inline
 def ascii_hash(data: Bytes, at: int, stop: int) -> tuple[np.uint64, bool]:
     """Return the hash of a word in lower case, and whether it is ASCII: else it is no hash."""
-    value = seen = np.uint64(0)
+    value = byte_bits = np.uint64(0)
     while stop - at > 8:
         group = load64(data, at)
-        seen |= group
+        byte_bits |= group
         value = mix64(value ^ (group | _LOWER_BITS))
         at += 8
-    kept = _ALL_BITS >> np.uint64(64 - 8 * (stop - at))
-    group = load64(data, at) & kept if at + 8 <= len(data) else load_tail(data, at, stop)
+    mask = _ALL_BITS >> np.uint64(64 - 8 * (stop - at))
+    group = load64(data, at) & mask if at + 8 <= len(data) else load_tail(data, at, stop)
     # 0x20 makes capitals small, leaves digits as they are, and turns _ into DEL.
-    value = mix64(value ^ (group | (_LOWER_BITS & kept)))
-    return value, (seen | group) & _HIGH_BITS == 0
+    value = mix64(value ^ (group | (_LOWER_BITS & mask)))
+    return value, (byte_bits | group) & _HIGH_BITS == 0
 
 
 @kernel
@@ -174,7 +174,7 @@ def _wide_words(
 
     Whether a word is ASCII shows at its end only, so both of its hashes are carried along.
     """
-    narrow = group = wide = seen = np.uint64(0)
+    narrow = group = wide = letter_bits = np.uint64(0)
     length = 0
     at = begin
     while at <= end:
@@ -188,7 +188,7 @@ def _wide_words(
             at += 1
         if entry & CHAR_WORD:
             lower = np.uint64(entry & CHAR_LOWER)
-            seen |= lower
+            letter_bits |= lower
             wide = mix64(wide ^ lower)
             group |= (lower | np.uint64(0x20)) << np.uint64(8 * (length & 7))
             length += 1
@@ -198,12 +198,12 @@ def _wide_words(
             if not entry & CHAR_ENDS:
                 continue
         if length:
-            if seen >= np.uint64(0x80):
+            if letter_bits >= np.uint64(0x80):
                 words[num] = wide
             else:
                 words[num] = mix64(narrow ^ group) if length & 7 else narrow
             num += 1
-            narrow = group = wide = seen = np.uint64(0)
+            narrow = group = wide = letter_bits = np.uint64(0)
             length = 0
     return num
 
@@ -247,11 +247,11 @@ def folded_characters() -> Uint64s:
     Bits 0-17, 18-35 and 36-53: up to three letters that a character stands for; 54: part of a word;
     55: passed over; 56: a word by itself.
     """
-    known = characters().astype(np.int64)
-    table = np.where(known & CHAR_WORD, known & CHAR_LOWER | _LETTER, 0)
+    entries = characters().astype(np.int64)
+    table = np.where(entries & CHAR_WORD, entries & CHAR_LOWER | _LETTER, 0)
     for code in range(0x80, NUM_CODES):
         if unicodedata.decomposition(chr(code)) or 0xAC00 <= code <= 0xD7A3:  # Hangul has none
-            table[code] = _folded(code, known)
+            table[code] = _folded_entry(code, entries)
         elif code >= 0x300 and unicodedata.category(chr(code)) in {"Mn", "Me"}:
             table[code] = _PASSED
     for first, last in _ALONE_RANGES:
@@ -261,19 +261,19 @@ def folded_characters() -> Uint64s:
     return frozen(table.astype(np.uint64))
 
 
-def _folded(code: int, known: Int64s) -> int:
+def _folded_entry(code: int, entries: Int64s) -> int:
     """Return the entry of a character that decomposes: its letters, at most three of them."""
     letters = [
-        int(known[ord(part)]) & CHAR_LOWER
-        for part in unicodedata.normalize("NFKD", chr(code))
-        if ord(part) < NUM_CODES
-        and known[ord(part)] & CHAR_WORD
-        and not unicodedata.combining(part)
+        int(entries[ord(letter)]) & CHAR_LOWER
+        for letter in unicodedata.normalize("NFKD", chr(code))
+        if ord(letter) < NUM_CODES
+        and entries[ord(letter)] & CHAR_WORD
+        and not unicodedata.combining(letter)
     ]
     if not letters:
         is_mark = unicodedata.category(chr(code)) in {"Mn", "Me"}
         return _PASSED if is_mark else 0
-    return sum(one << _CODE_BITS * at for at, one in enumerate(letters[:3])) | _LETTER
+    return sum(code_point << _CODE_BITS * at for at, code_point in enumerate(letters[:3])) | _LETTER
 
 
 @kernel

@@ -83,14 +83,14 @@ class Known:
 
     def check_source(self, parameter: str, name: str) -> None:
         """Raise UsageError if the stage sees no source of this name."""
-        seen = [source for source in self.sources if source not in self.apart]
+        visible = [source for source in self.sources if source not in self.apart]
         if name in self.apart:
             raise UsageError(
                 f"{parameter}: the stage does not apply to the source {name!r}. Add it to `sources`"
-                f" of the stage, or name one of {', '.join(seen)}."
+                f" of the stage, or name one of {', '.join(visible)}."
             )
-        if name not in seen:
-            hint = suggest(name, seen)
+        if name not in visible:
+            hint = suggest(name, visible)
             raise UsageError(f"{parameter}: there is no source {name!r}. {hint}")
 
 
@@ -177,7 +177,7 @@ class Stage(Parameters, ABC):
         """Return directories of other runs that the stage reads; never the run's own."""
         return ()
 
-    def provides(self, given: Mapping[str, Any]) -> Mapping[str, Any]:
+    def provides(self, provided: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return facts for later stages, from those of earlier ones; JSON values only.
 
         Asked once, when the plan is made; `tokenize` provides `tokenizer`, `pack` `packing`.
@@ -363,8 +363,8 @@ class Source(Stage):
             DataError: a file is broken; names file and offset.
         """
         for file, piece in pieces:
-            for found in self.read(file, piece, max_document_bytes):
-                yield found.keyed(file.ordinal)
+            for batch in self.read(file, piece, max_document_bytes):
+                yield batch.keyed(file.ordinal)
 
 
 class StreamingStage(Stage):

@@ -82,12 +82,12 @@ def rows_by_value(column: pa.Array) -> Iterator[tuple[str | None, Int64s]]:
         yield value, np.flatnonzero(numbers == number)
 
 
-def among(values: AnyArray, chosen: AnyArray) -> Bools:
-    """Return which values occur in `chosen`, which is sorted; O(V log C)."""
-    if len(chosen) == 0:
+def among(values: AnyArray, members: AnyArray) -> Bools:
+    """Return which values occur in `members`, which is sorted; O(V log C)."""
+    if len(members) == 0:
         return np.zeros(len(values), np.bool_)
-    at = np.minimum(np.searchsorted(chosen, values), len(chosen) - 1)
-    return chosen[at] == values  # type: ignore[no-any-return]
+    at = np.minimum(np.searchsorted(members, values), len(members) - 1)
+    return members[at] == values  # type: ignore[no-any-return]
 
 
 def _is_string(kind: pa.DataType) -> bool:

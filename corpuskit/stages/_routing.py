@@ -88,8 +88,8 @@ def cost_of_route(volume: Volume, consumers: int, size: int, cpu: float, disk: i
     """
     if volume.cells * consumers <= MAX_OPENS:
         return Cost(units=0)
-    held = min(volume.task_memory_bytes, size)
-    return Cost(cpu, unit_bytes=held, disk_bytes=disk, units=max(-(-size // max(held, 1)), 1))
+    memory = min(volume.task_memory_bytes, size)
+    return Cost(cpu, unit_bytes=memory, disk_bytes=disk, units=max(-(-size // max(memory, 1)), 1))
 
 
 def cut_routes(
@@ -99,8 +99,8 @@ def cut_routes(
 
     Args:
         producers: parts of the shuffle file.
-        consumers: units of one source with `low`, `high` and `rows`, ordered by `low`; what is
-            asked for is taken to be spread over them as their rows are.
+        consumers: units of one source with `low`, `high` and `rows`, ordered by `low`; the rows
+            to route are assumed to be spread over them as theirs are.
         row_bytes: memory of a row while it is routed.
     """
     if len(producers) * len(consumers) <= MAX_OPENS:
@@ -122,11 +122,11 @@ def cut_routes(
 
 def _ranges(consumers: Sequence[Unit], num: int) -> list[Unit]:
     """Return about `num` ranges of consecutive consumers, about equal in rows."""
-    most = sum(unit.rows for unit in consumers) / num
+    max_rows = sum(unit.rows for unit in consumers) / num
     ranges: list[Unit] = []
     for unit in consumers:
         last = ranges[-1] if ranges else None
-        if last is not None and last.rows + unit.rows <= most:
+        if last is not None and last.rows + unit.rows <= max_rows:
             ranges[-1] = Unit(0, unit.source, last.low, unit.high, last.rows + unit.rows)
         else:
             ranges.append(Unit(0, unit.source, unit.low, unit.high, unit.rows))
@@ -165,13 +165,13 @@ def merge_pass(
         stage: whose pass it is.
         files: `<pass>/<name>` -> schema; the first one names the pass.
         units: cuts it, as `cells_if_many` and `ranges_if_many` do.
-        done_with: the files, by default: nobody else reads them.
+        done_with: the files, by default: no other pass reads them.
     """
     names = tuple(files) if done_with is None else done_with
     return Pass(_merging(next(iter(files))), partial(_merge, stage, files), units, done_with=names)
 
 
-def merged(context: PassContext, file: str, first: str = "") -> str:
+def merged_file(context: PassContext, file: str, first: str = "") -> str:
     """Return the shuffle file to read in place of `<pass>/<name>`: the merged one if there is one.
 
     Args:
@@ -181,26 +181,26 @@ def merged(context: PassContext, file: str, first: str = "") -> str:
     return f"{via}/{name}" if context.counters(via).get(f"{ROUTED}/{name}") else file
 
 
-def cells_if_many(plan: PassPlan, file: str, row_bytes: int, *more: Unit) -> list[Unit]:
+def cells_if_many(plan: PassPlan, file: str, row_bytes: int, *other_units: Unit) -> list[Unit]:
     """Return the pieces of a second level before the cells, and more units of the same kind."""
-    units = sorted([*more, *plan.cells()], key=attrgetter("low"))
+    units = sorted([*other_units, *plan.cells()], key=attrgetter("low"))
     cells = [Unit(cell.number, "", cell.low, cell.high, cell.rows) for cell in units]
     return cut_routes(plan.parts(file), cells, row_bytes, plan.memory_bytes)
 
 
 def ranges_if_many(
-    plan: PassPlan, file: str, ranges: Sequence[Unit], row_bytes: int, most: int | None = None
+    plan: PassPlan, file: str, ranges: Sequence[Unit], row_bytes: int, max_opens: int | None = None
 ) -> list[Unit]:
     """Return the pieces of a second level before ranges of hashes.
 
     Args:
-        most: opens that need none; MAX_OPENS by default.
+        max_opens: opens that need no second level; MAX_OPENS by default.
     """
     parts = plan.parts(file)
-    if most is not None and len(parts) * len(ranges) <= most:
+    if max_opens is not None and len(parts) * len(ranges) <= max_opens:
         return []
-    each = -(-sum(part.rows for part in parts) // max(len(ranges), 1))
-    consumers = [dataclasses.replace(unit, rows=each) for unit in ranges]
+    rows_each = -(-sum(part.rows for part in parts) // max(len(ranges), 1))
+    consumers = [dataclasses.replace(unit, rows=rows_each) for unit in ranges]
     return cut_routes(parts, consumers, row_bytes, plan.memory_bytes)
 
 

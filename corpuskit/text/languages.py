@@ -65,7 +65,7 @@ def _table() -> _Codes:
     return _Codes(scripts, frozenset(known_scripts), codes, spellings)
 
 
-def _parts(code: str) -> tuple[str, str] | None:
+def _split_code(code: str) -> tuple[str, str] | None:
     """Return language and script of a code; None if it is none that is known."""
     table = _table()
     name, _, script = code.partition("_")
@@ -79,7 +79,7 @@ def _parts(code: str) -> tuple[str, str] | None:
 
 def full_name(code: str) -> str | None:
     """Return `hun_Latn` for `hu`, `hun` and `hun_Latn`, and None for what is no language."""
-    parts = _parts(code)
+    parts = _split_code(code)
     return parts and "_".join(parts)
 
 
@@ -89,17 +89,17 @@ def names_of(label: str) -> tuple[str, ...]:
 
     A label that names no known language has no other name.
     """
-    parts = _parts(label)
-    if parts is None:
+    code_parts = _split_code(label)
+    if code_parts is None:
         return (label,)
-    language, script = parts
+    language, script = code_parts
     table = _table()
     spellings = table.spellings.get(language, (language,))
     scripts = [script, _WIDER[script]] if script in _WIDER else [script]
     names = [f"{name}_{script}" for script in scripts for name in spellings]
     if table.scripts[language] in scripts:
         names += [name for name in spellings if name not in AMBIGUOUS]
-        names += [name for name, meant in AMBIGUOUS.items() if meant == language]
+        names += [name for name, meaning in AMBIGUOUS.items() if meaning == language]
     return tuple(dict.fromkeys([label, *names]))
 
 
@@ -119,12 +119,12 @@ def hint(code: str, labels: Collection[str]) -> str:
     """Return what to write instead of a code that means none of these labels."""
     if code in AMBIGUOUS:
         return f"Write {AMBIGUOUS[code]}_Latn (Alemannic) or {code}_Latn (Albanian)."
-    parts = _parts(code)
-    same = [label for label in labels if parts and (_parts(label) or "")[:1] == parts[:1]]
-    if same:
-        return f"Did you mean {sorted(same)[0]!r}?"
-    near = suggest(code, {name for label in labels for name in names_of(label)})
-    return near if near.startswith("Did") else suggest(code, labels)
+    parts = _split_code(code)
+    siblings = [label for label in labels if parts and (_split_code(label) or "")[:1] == parts[:1]]
+    if siblings:
+        return f"Did you mean {sorted(siblings)[0]!r}?"
+    suggestion = suggest(code, {name for label in labels for name in names_of(label)})
+    return suggestion if suggestion.startswith("Did") else suggest(code, labels)
 
 
 def common_codes() -> frozenset[str]:

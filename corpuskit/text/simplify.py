@@ -54,8 +54,8 @@ def _simplify(lower: str) -> str:
     """Simplify one text in lower case."""
     text = _numbers().sub("0", lower).translate(_to_spaces())
     text = re.sub(r"\s+", " ", text.strip())
-    kept = (c for c in unicodedata.normalize("NFD", text) if unicodedata.category(c) != "Mn")
-    return "".join(kept).strip()
+    letters = (c for c in unicodedata.normalize("NFD", text) if unicodedata.category(c) != "Mn")
+    return "".join(letters).strip()
 
 
 @functools.cache
@@ -80,19 +80,19 @@ def characters() -> Simple:
     chars = [chr(code) for code in range(_NUM_CODES)]
     joined = "".join(" " if 0xD800 <= code < 0xE000 else char for code, char in enumerate(chars))
     kinds = np.full(_NUM_CODES, SAME, np.uint8)
-    which = np.zeros(_NUM_CODES, np.uint16)
+    replacement_numbers = np.zeros(_NUM_CODES, np.uint16)
     replacements = {"": 0}
     for code, char in enumerate(chars):
-        given = unicodedata.normalize("NFD", char)
-        kept = "".join(part for part in given if unicodedata.category(part) != "Mn")
-        if any(map(unicodedata.combining, kept)):
+        decomposed = unicodedata.normalize("NFD", char)
+        unmarked = "".join(part for part in decomposed if unicodedata.category(part) != "Mn")
+        if any(map(unicodedata.combining, unmarked)):
             kinds[code] = ODD
-        elif kept != char:
+        elif unmarked != char:
             kinds[code] = BECOMES
-            which[code] = replacements.setdefault(kept, len(replacements))
+            replacement_numbers[code] = replacements.setdefault(unmarked, len(replacements))
     kinds[[match.start() for match in re.finditer(r"\s", joined)]] = SPACE
     kinds[[ord(char) for char in PUNCTUATION]] = SPACE
     # Last: the full-width digit one counts as punctuation, too, but numbers come first.
     kinds[[match.start() for match in regex.finditer(r"\p{Nd}", joined)]] = DIGIT
     kinds[[ord(char) for char in _SEPARATORS]] |= SEPARATES
-    return Simple(kinds, which, *join_bytes([text.encode() for text in replacements]))
+    return Simple(kinds, replacement_numbers, *join_bytes([text.encode() for text in replacements]))

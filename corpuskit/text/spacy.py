@@ -73,8 +73,8 @@ def language_facts(code: str) -> LanguageFacts:
     language = TokenizerRules(values["patterns"], values["specials"], values["matched"])
     rules = NO_RULES
     if has_rules:
-        given: dict[str, Any] = {**values, **arrays}
-        rules = Rules(**{name: given[name] for name in Rules._fields})
+        fields: dict[str, Any] = {**values, **arrays}
+        rules = Rules(**{name: fields[name] for name in Rules._fields})
     spaced = tuple(rule for rule in language.specials if len(rule.split()) > 1)
     return LanguageFacts(arrays["char_kinds"], rules, has_rules, spaced, language)
 
@@ -186,30 +186,30 @@ class PlainPipeline:
 
     def split(self, chunks: Sequence[str]) -> Answers:
         """Split chunks (no whitespace, no FORBIDDEN in them), each as if it stood alone."""
-        made: list[list[str]] = []
+        tokens_of_chunks: list[list[str]] = []
         seams: dict[int, frozenset[Seam]] = {}
         for number, chunk in enumerate(chunks):
             if len(chunk) > MAX_ASKED:
                 pieces = [chunk[at : at + MAX_ASKED] for at in range(0, len(chunk), MAX_ASKED)]
-                made.append([*itertools.chain.from_iterable(map(self._split, pieces))])
+                tokens_of_chunks.append([*itertools.chain.from_iterable(map(self._split, pieces))])
                 continue
             tokens = self._tokenizer.split(chunk)
-            made.append(self._tokenizer.match(tokens))
-            if made[-1] != tokens:
+            tokens_of_chunks.append(self._tokenizer.match(tokens))
+            if tokens_of_chunks[-1] != tokens:
                 seam = self._seams.find(tokens)
                 if seam:
                     seams[number] = seam
-        return answers(made, seams)
+        return answers(tokens_of_chunks, seams)
 
     def _split(self, chunk: str) -> list[str]:
         return self._tokenizer.match(self._tokenizer.split(chunk))
 
-    def whole(self, text: str) -> list[str]:
+    def split_text(self, text: str) -> list[str]:
         """Return the words of a text."""
         text = _TOO_LONG.sub("\\g<0>\n", text)
-        words = self._tokenizer.whole(text)
+        words = self._tokenizer.split_text(text)
         if FORBIDDEN in words:
-            words = self._tokenizer.whole(text.replace(FORBIDDEN, ""))
+            words = self._tokenizer.split_text(text.replace(FORBIDDEN, ""))
         return [word.strip() for word in words if word.strip()]
 
 
@@ -246,23 +246,23 @@ def char_classes(defaults: Any) -> NDArray[np.uint16]:
     from spacy.lang import char_classes as spacys
 
     classes = np.zeros(NUM_CODES, np.uint16)
-    every = "".join(chr(code) for code in range(NUM_CODES) if not 0xD800 <= code < 0xE000)
+    all_chars = "".join(chr(code) for code in range(NUM_CODES) if not 0xD800 <= code < 0xE000)
 
     def mark(chars: Iterable[str], *bits: int) -> None:
         codes = [ord(char) for char in chars]
         for bit in bits:
             classes[codes] |= bit
 
-    def inside(content: str) -> list[str]:
-        return re.findall(f"[{content}]", every)
+    def inside(pattern: str) -> list[str]:
+        return re.findall(f"[{pattern}]", all_chars)
 
     mark(inside(spacys.ALPHA), english.LETTER)
     mark(inside(spacys.ALPHA_LOWER), english.LOWER)
     mark(inside(spacys.ALPHA_UPPER), english.UPPER)
     mark("0123456789", english.DIGIT)
     mark(inside(spacys.CONCAT_QUOTES), english.QUOTE)
-    before = rf"0-9{spacys.ALPHA_LOWER}%\u00b2\-\+{spacys.PUNCT}(?:{spacys.CONCAT_QUOTES})"
-    mark(inside(before), english.DOTTED)
+    dotted = rf"0-9{spacys.ALPHA_LOWER}%\u00b2\-\+{spacys.PUNCT}(?:{spacys.CONCAT_QUOTES})"
+    mark(inside(dotted), english.DOTTED)
     mark(inside(spacys.CONCAT_ICONS), english.PREFIX, english.SUFFIX, english.BREAK)
     mark("\u2026", english.BREAK)
     mark(_single(defaults.prefixes), english.PREFIX)
@@ -272,8 +272,8 @@ def char_classes(defaults: Any) -> NDArray[np.uint16]:
     mark(inside(r"A-Za-z0-9\u00a1-\uffff"), english.HOST)
     mark(inside(r"\w+\-."), english.SCHEME)
     mark((char for char in inside(r"\d") if char > "\x7f"), english.ASK)
-    beyond = np.arange(NUM_CODES) > 0xFFFF
-    classes[beyond & (classes & english.LOWER != 0)] |= english.ASK
+    is_astral = np.arange(NUM_CODES) > 0xFFFF
+    classes[is_astral & (classes & english.LOWER != 0)] |= english.ASK
     return classes
 
 
@@ -329,7 +329,7 @@ class RuleTokenizer:
     """Splits as spaCy's Tokenizer does."""
 
     def __init__(self, language: TokenizerRules) -> None:
-        compiled = {key: re.compile(*given) for key, given in language.patterns.items()}
+        compiled = {key: re.compile(*arguments) for key, arguments in language.patterns.items()}
         self._prefix = compiled.get("prefix_search", _NEVER).search
         self._suffix = compiled.get("suffix_search", _NEVER).search
         self._infixes = compiled.get("infix_finditer", _NEVER).finditer
@@ -410,17 +410,17 @@ class RuleTokenizer:
         matches = self._matches(tokens)
         if not matches:
             return list(tokens)
-        made: list[str] = []
+        replaced: list[str] = []
         at = 0
         for begin, end in _longest(matches):
             text = "".join(
                 token + " " * (bool(spaces) and spaces[begin + place] and begin + place + 1 < end)
                 for place, token in enumerate(tokens[begin:end])
             )
-            made += tokens[at:begin]
-            made += self._specials.get(text, tokens[begin:end])
+            replaced += tokens[at:begin]
+            replaced += self._specials.get(text, tokens[begin:end])
             at = end
-        return made + list(tokens[at:])
+        return replaced + list(tokens[at:])
 
     def _matches(self, tokens: Sequence[str]) -> list[tuple[int, int]]:
         matches = []
@@ -433,7 +433,7 @@ class RuleTokenizer:
                     matches.append((begin, end))
         return matches
 
-    def whole(self, text: str) -> list[str]:
+    def split_text(self, text: str) -> list[str]:
         """Return the tokens of a text, whitespace of more than one space among them."""
         tokens: list[str] = []
         spaces: list[bool] = []
@@ -453,20 +453,20 @@ class RuleTokenizer:
         return self.match(tokens, spaces)
 
     def _extend(self, span: str, tokens: list[str], spaces: list[bool]) -> None:
-        more = self.split(span)
-        tokens += more
-        spaces += [False] * len(more)
+        new_tokens = self.split(span)
+        tokens += new_tokens
+        spaces += [False] * len(new_tokens)
 
 
 def _longest(matches: list[tuple[int, int]]) -> list[tuple[int, int]]:
     """Return the matches that spaCy keeps, none of which overlap, by where they begin."""
-    kept = []
-    seen: set[int] = set()
+    longest = []
+    covered: set[int] = set()
     for begin, end in sorted(matches, key=lambda span: (span[0] - span[1], span[0])):
-        if begin not in seen and end - 1 not in seen:
-            kept.append((begin, end))
-        seen.update(range(begin, end))
-    return sorted(kept)
+        if begin not in covered and end - 1 not in covered:
+            longest.append((begin, end))
+        covered.update(range(begin, end))
+    return sorted(longest)
 
 
 # ----------------------------------------------------------------------
@@ -486,19 +486,19 @@ class SeamFinder:
 
     def __init__(self, language: TokenizerRules, is_proven: bool) -> None:
         self._is_proven = is_proven
-        self._known: dict[Tokens, frozenset[Seam]] = {}
+        self._cache: dict[Tokens, frozenset[Seam]] = {}
         self._patterns = {tuple(tokens) for tokens in language.matched.values()}
         self._parts = {token for pattern in self._patterns for token in pattern}
         self._longest = max(map(len, self._patterns), default=0)
         # Tokens at the beginning or the end of a chunk, or all of them -> what a special case has
         # before or after them; in the last case, before them, whatever follows.
         self._before: dict[Tokens, set[Tokens]] = defaultdict(set)
-        self._behind: dict[Tokens, set[Tokens]] = defaultdict(set)
+        self._after: dict[Tokens, set[Tokens]] = defaultdict(set)
         self._around: dict[Tokens, set[Tokens]] = defaultdict(set)
         for pattern in self._patterns:
             for cut in range(1, len(pattern)):
                 self._before[pattern[cut:]].add(pattern[:cut])
-                self._behind[pattern[:cut]].add(pattern[cut:])
+                self._after[pattern[:cut]].add(pattern[cut:])
                 for end in range(cut + 1, len(pattern)):
                     self._around[pattern[cut:end]].add(pattern[:cut])
         rules = [pieces for pieces in language.specials.values() if len(pieces) > 1]
@@ -511,10 +511,10 @@ class SeamFinder:
         spaCy looks for special cases in the tokens of the whole text, single spaces ignored, and of
         two that overlap the longer one counts, even if it is not applied because of those spaces.
         """
-        known = tuple(token if token in self._parts else "" for token in tokens)
-        if known not in self._known:
-            self._known[known] = self._find(known)
-        return self._known[known]
+        key = tuple(token if token in self._parts else "" for token in tokens)
+        if key not in self._cache:
+            self._cache[key] = self._find(key)
+        return self._cache[key]
 
     def _find(self, tokens: Tokens) -> frozenset[Seam]:
         num = len(tokens)
@@ -529,7 +529,7 @@ class SeamFinder:
             for outside in self._before.get(tokens[:size], ()):
                 if any(a < size and b - a <= size + len(outside) for a, b in matches):
                     seams.add(self._seam(outside, is_behind=False))
-            for outside in self._behind.get(tokens[num - size :], ()):
+            for outside in self._after.get(tokens[num - size :], ()):
                 if any(b > num - size and b - a <= size + len(outside) for a, b in matches):
                     seams.add(self._seam(outside, is_behind=True))
         for outside in self._around.get(tokens, ()):

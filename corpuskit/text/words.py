@@ -82,24 +82,24 @@ class Splitter:
 
     def stats(self) -> SplitterStats:
         """Return how many chunks are remembered, in how many bytes, and how many were asked for."""
-        emulated = self._way.who != wordlearn.ASK
+        emulated = self._split.kind != wordlearn.ASK
         if self._memory is None:
             return SplitterStats(0, 0, self._num_asked, emulated)
         memory = self._memory
         return SplitterStats(int(memory.used[0]), memory.size_bytes, self._num_asked, emulated)
 
     @functools.cached_property
-    def _way(self) -> _Way:
-        return _way(self.words, self.language)
+    def _split(self) -> _SplitMethod:
+        return _split_method(self.words, self.language)
 
     def __call__(self, offsets: Int64s, data: Bytes) -> Words:
         memory = self._memory
         if memory is None or memory.size_bytes > self._max_memory_bytes:
-            self._memory = memory = ChunkMemory(Lexicon(self._way.char_kinds))
-            self._seams, self._numbers, self._texts = _SeamTable(self._way.forbidden), {}, {}
+            self._memory = memory = ChunkMemory(Lexicon(self._split.char_kinds))
+            self._seams, self._numbers, self._texts = (_SeamTable(self._split.forbidden), {}, {})
         if self._by_text is not None:
             return self._split_texts(memory.lexicon, offsets, data)
-        batch = _SplitCall(memory, self._way, self._seams, frozen(data))
+        batch = _SplitCall(memory, self._split, self._seams, frozen(data))
         bounds, tokens = batch.find(frozen(offsets[:-1]), frozen(offsets[1:]))
         self._num_asked += batch.num_asked
         return Words(frozen(bounds), frozen(tokens), memory.lexicon)
@@ -107,21 +107,21 @@ class Splitter:
     def _split_texts(self, lexicon: Lexicon, offsets: Int64s, data: Bytes) -> Words:
         """Ask the tokenizer of the reference for the words of each text, once for all stages."""
         assert self._by_text is not None, "asked by the caller"
-        split, numbers, known = self._by_text.load(), self._numbers, self._texts
-        if sum(map(len, known.values())) > _MOST_TOKENS:
-            known.clear()
+        split, numbers, cached = self._by_text.load(), self._numbers, self._texts
+        if sum(map(len, cached.values())) > _MOST_TOKENS:
+            cached.clear()
         tokens = [np.zeros(0, np.int32)]
         for begin, end in itertools.pairwise(offsets.tolist()):
             text = data[begin:end].tobytes()
             digest = hashlib.blake2b(text, digest_size=16).digest()
-            if digest not in known:
+            if digest not in cached:
                 words = split(text.decode())
                 new = [word for word in dict.fromkeys(words) if word not in numbers]
                 first = lexicon.append(new)
                 numbers.update(zip(new, range(first, first + len(new)), strict=True))
-                known[digest] = np.fromiter(map(numbers.__getitem__, words), np.int32, len(words))
+                cached[digest] = np.fromiter(map(numbers.__getitem__, words), np.int32, len(words))
                 self._num_asked += 1
-            tokens.append(known[digest])
+            tokens.append(cached[digest])
         bounds = np.cumsum([0, *map(len, tokens[1:])], dtype=np.int64)
         return Words(frozen(bounds), frozen(np.concatenate(tokens)), lexicon)
 
@@ -136,25 +136,25 @@ def _no_answer(chunks: Sequence[str]) -> Answers:
     raise AssertionError(f"a kernel asked for words: {chunks!r}")
 
 
-class _Way(NamedTuple):
+class _SplitMethod(NamedTuple):
     """How new chunks are split.
 
     Attributes:
-        who, rules: see `find_words`.
+        kind, rules: how chunks are split, see `learn`.
         forbidden: see Seams.
         char_kinds: see Lexicon.
-        spaced: matches texts that are no matter of one chunk, or None.
-        ask: splits chunks that the kernel could not.
-        ask_whole: splits a text that cannot be split chunk by chunk.
+        pattern: matches special cases that span chunks, or None.
+        split_chunks: splits chunks that the kernel could not.
+        split_text: splits a text that cannot be split chunk by chunk.
     """
 
-    who: int
+    kind: int
     char_kinds: Bytes
     rules: Rules = NO_RULES
     forbidden: str = ""
-    spaced: re.Pattern[bytes] | None = None
-    ask: Callable[[Sequence[str]], Answers] = _no_answer
-    ask_whole: Callable[[str], list[str]] = str.split
+    pattern: re.Pattern[bytes] | None = None
+    split_chunks: Callable[[Sequence[str]], Answers] = _no_answer
+    split_text: Callable[[str], list[str]] = str.split
 
 
 class _SeamTable:
@@ -169,7 +169,7 @@ class _SeamTable:
 
     def add(self, firsts: Sequence[int], seams: Sequence[frozenset[Seam]]) -> None:
         """Note chunks, given by their first words in ascending order."""
-        numbers = [self._groups.setdefault(one, len(self._groups)) for one in seams]
+        numbers = [self._groups.setdefault(seam_set, len(self._groups)) for seam_set in seams]
         self._firsts += firsts
         self._numbers += numbers
         self._build()
@@ -192,15 +192,17 @@ class _SeamTable:
 class _SplitCall:
     """The texts of one call, and how its new chunks are answered."""
 
-    def __init__(self, memory: ChunkMemory, way: _Way, seams: _SeamTable, data: Bytes) -> None:
-        self._memory, self._way, self._seams, self._data = memory, way, seams, data
-        self._forced = _places(way.spaced, data)
+    def __init__(
+        self, memory: ChunkMemory, split: _SplitMethod, seams: _SeamTable, data: Bytes
+    ) -> None:
+        self._memory, self._split, self._seams, self._data = memory, split, seams, data
+        self._forced = _places(split.pattern, data)
         self.num_asked = 0
 
     def find(self, begins: Int64s, ends: Int64s) -> tuple[Int64s, Int32s]:
         """Return where the words of each text begin, and the words."""
         memory, scratch = self._memory, wordsplit.scratch(begins, ends)
-        asked = wordsplit.questions(len(scratch.tokens) // 16 + 256)
+        queue = wordsplit.questions(len(scratch.tokens) // 16 + 256)
         answers = [wordlearn.nothing_found(0)]
         row, first = 0, 0
         while True:
@@ -215,16 +217,16 @@ class _SplitCall:
                 memory.lexicon.records.data,
                 self._seams.arrays,
                 scratch,
-                asked,
+                queue,
                 self._forced,
             )
-            if first < asked.used[0]:
-                answers.append(self._answer(asked, first))
-                first = int(asked.used[0])
+            if first < queue.used[0]:
+                answers.append(self._answer(queue, first))
+                first = int(queue.used[0])
             if row == len(begins):
                 break
             memory.grow()
-            asked = wordsplit.more_questions(asked)
+            queue = wordsplit.more_questions(queue)
         bounds, tokens = scratch.offsets, scratch.tokens[: int(scratch.offsets[-1])]
         if first == 0:
             return bounds, tokens
@@ -235,22 +237,22 @@ class _SplitCall:
         # Now that their chunks are known, the kernel sees where these lose a special case.
         return _replace(bounds, tokens, rows, *self.find(frozen(begins[rows]), frozen(ends[rows])))
 
-    def _answer(self, asked: wordsplit.Questions, first: int) -> wordlearn.LearnedWords:
+    def _answer(self, queue: wordsplit.Questions, first: int) -> wordlearn.LearnedWords:
         """Answer the questions from `first` on."""
-        memory, lexicon, way = self._memory, self._memory.lexicon, self._way
-        stop = int(asked.used[0])
-        spans, is_chunk = asked.spans[first:stop], asked.slots[first:stop] >= 0
+        memory, lexicon, split = self._memory, self._memory.lexicon, self._split
+        stop = int(queue.used[0])
+        spans, is_chunk = queue.spans[first:stop], queue.slots[first:stop] >= 0
         learned = wordlearn.nothing_found(stop - first)
         sizes = (spans[:, 1] - spans[:, 0])[is_chunk]
-        if way.who != wordlearn.ASK:
+        if split.kind != wordlearn.ASK:
             lexicon.reserve(int(sizes.sum()), int(sizes.sum()))
             space = room(int(sizes.max(initial=1)))
             wordlearn.learn(
-                self._data, first, way.who, way.rules, lexicon.records, space, asked, learned
+                self._data, first, split.kind, split.rules, lexicon.records, space, queue, learned
             )
         unknown = np.flatnonzero(is_chunk & (learned.counts == wordlearn.UNKNOWN))
         if len(unknown):
-            answers = way.ask([self._text(a, b) for a, b in spans[unknown]])
+            answers = split.split_chunks([self._text(a, b) for a, b in spans[unknown]])
             number = lexicon.append_pieces(answers.data, answers.starts, answers.ends)
             learned.counts[unknown] = answers.counts
             learned.firsts[unknown] = number + np.cumsum(answers.counts) - answers.counts
@@ -261,20 +263,20 @@ class _SplitCall:
                 self._seams.add(firsts, [answers.seams[chunk] for chunk in chunks])
                 learned.touchy[places] = 1
         for place in np.flatnonzero(~is_chunk):
-            learned.firsts[place], learned.counts[place] = self._whole(*spans[place])
+            learned.firsts[place], learned.counts[place] = self._split_whole_text(*spans[place])
         self.num_asked += len(unknown)
-        wordlearn.answer(memory.slots, lexicon.records, asked, first, learned)
+        wordlearn.answer(memory.slots, lexicon.records, queue, first, learned)
         return learned
 
-    def _whole(self, begin: int, end: int) -> tuple[int, int]:
+    def _split_whole_text(self, begin: int, end: int) -> tuple[int, int]:
         text = self._data[begin:end].tobytes()
-        known = self._memory.texts.get(text)
-        if known is None:
-            words = self._way.ask_whole(text.decode())
-            known = self._memory.lexicon.append(words), len(words)
-            self._memory.texts[text] = known
+        words_of_text = self._memory.texts.get(text)
+        if words_of_text is None:
+            words = self._split.split_text(text.decode())
+            words_of_text = self._memory.lexicon.append(words), len(words)
+            self._memory.texts[text] = words_of_text
             self.num_asked += 1
-        return known
+        return words_of_text
 
     def _text(self, begin: int, end: int) -> str:
         return self._data[begin:end].tobytes().decode()
@@ -289,29 +291,29 @@ def _replace(
         pieces += [tokens[at : bounds[row]], new_tokens[slice(*new_bounds[place : place + 2])]]
         at = bounds[row + 1]
     counts[rows] = np.diff(new_bounds)
-    made = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
-    return made, np.concatenate([*pieces, tokens[at:]])
+    new_offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
+    return new_offsets, np.concatenate([*pieces, tokens[at:]])
 
 
-def _way(words: WordSplit, language: str) -> _Way:
+def _split_method(words: WordSplit, language: str) -> _SplitMethod:
     if words == "whitespace":
-        return _Way(wordlearn.WHOLE, char_kinds())
+        return _SplitMethod(wordlearn.WHOLE, char_kinds())
     if words == "unicode":
-        return _Way(wordlearn.ASK, char_kinds(TERMINAL), ask=_ask_boundaries)
+        return _SplitMethod(wordlearn.ASK, char_kinds(TERMINAL), split_chunks=_ask_boundaries)
     tokenizer = _tokenizer(language)
     if tokenizer.distributions:  # nothing is asked chunk by chunk
-        return _Way(wordlearn.ASK, char_kinds())
+        return _SplitMethod(wordlearn.ASK, char_kinds())
     code = tokenizer.code
     facts = spacy.language_facts(code)
     spaced = b"|".join(re.escape(text.encode()) for text in facts.spaced)
-    return _Way(
+    return _SplitMethod(
         wordlearn.RULES if facts.has_rules else wordlearn.ASK,
         facts.char_kinds,
         facts.rules,
         spacy.FORBIDDEN,
         re.compile(spaced) if spaced else None,
         lambda chunks: spacy.pipeline(code).split(chunks),
-        lambda text: spacy.pipeline(code).whole(text),
+        lambda text: spacy.pipeline(code).split_text(text),
     )
 
 
@@ -358,9 +360,9 @@ def check_language(words: WordSplit, language: str, *, by_chunk: bool = False) -
     """
     if words not in get_args(WordSplit):
         raise UsageError(f"words: must be one of {', '.join(get_args(WordSplit))}, got {words!r}.")
-    if words == "spacy" and (other := _tokenizer(language).distributions) and by_chunk:
+    if words == "spacy" and (names := _tokenizer(language).distributions) and by_chunk:
         raise UsageError(
-            f"language: {language!r} is split by {', '.join(other)}, which finds no sentences as "
+            f"language: {language!r} is split by {', '.join(names)}, which finds no sentences as "
             "spaCy does."
         )
 
@@ -417,7 +419,7 @@ def _tokenizer(language: str) -> _Tokenizer:
     distributions = _BY_TEXT.get(code if kind == "SpaCyTokenizer" else kind, ())
     if kind == "SpaCyTokenizer" and not distributions:
         return _Tokenizer(code, (), name)
-    missing = [one for one in distributions if not is_installed(one)]
+    missing = [package for package in distributions if not is_installed(package)]
     if not distributions or missing:
         remedy = f"Run: pip install {' '.join(missing)}. Or use" if missing else "Use"
         raise UsageError(
@@ -446,11 +448,11 @@ def libraries(words: WordSplit, language: str | None) -> tuple[str, ...]:
     if words != "spacy":
         return ("regex",) if words == "unicode" else ()
     if language is None:
-        others = tuple(filter(is_installed, itertools.chain(*_BY_TEXT.values())))
+        distributions = tuple(filter(is_installed, itertools.chain(*_BY_TEXT.values())))
     else:
-        others = _tokenizer(language).distributions
+        distributions = _tokenizer(language).distributions
     # datatrove says by which of spaCy's rules a language is split.
-    return ("datatrove", "spacy", *others)
+    return ("datatrove", "spacy", *distributions)
 
 
 @functools.cache

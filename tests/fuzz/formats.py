@@ -234,7 +234,7 @@ def _tokenizer(path: Path, good: bytes, bad: bytes) -> int:
     stage = Tokenize(tokenizer=str(path), add_eos=False)
     size = stage.provides({})["tokenizer"]["vocab_size"]
     for engine in ("auto", "huggingface"):
-        found = open_engine(stage._named, engine).encode(pa.array(TEXTS, pa.large_string()))
+        found = open_engine(stage._spec, engine).encode(pa.array(TEXTS, pa.large_string()))
         assert len(found.offsets) == len(TEXTS) + 1
         assert len(found.ids) == 0 or int(found.ids.max()) < size, "an id beyond the vocabulary"
         if path.suffix == ".model":

@@ -8,7 +8,7 @@ import random
 import pytest
 
 from corpuskit.errors import UsageError
-from corpuskit.stages.sequences.tokenize.definition import Named, define
+from corpuskit.stages.sequences.tokenize.definition import TokenizerSpec, define
 from corpuskit.stages.sequences.tokenize.sentencepiece import Piece, read_model, ties_hold
 from tests.fuzz.formats import FORMATS, good_files
 from tests.fuzz.mutate import mutate, mutate_json
@@ -53,7 +53,7 @@ def crafted(tmp_path, change) -> str:
 def test_an_id_that_no_vocabulary_has_is_refused(tmp_path, number):
     path = crafted(tmp_path, lambda fields: fields["model"]["vocab"].update({"zz": number}))
     with pytest.raises(UsageError, match=rf"{path}: .*'zz' has the id"):
-        define(Named(path))
+        define(TokenizerSpec(path))
 
 
 @pytest.mark.parametrize("depth", [1_000, 1_000_000])
@@ -61,7 +61,7 @@ def test_a_tokenizer_nested_too_deep_is_refused(tmp_path, depth):
     path = tmp_path / "tokenizer.json"
     path.write_text('{"model": {"vocab": ' + "[" * depth + "]" * depth + "}}")
     with pytest.raises(UsageError, match=r"tokenizer\.json"):
-        define(Named(str(path)))
+        define(TokenizerSpec(str(path)))
 
 
 def test_special_tokens_without_number_are_refused(tmp_path):
@@ -70,7 +70,7 @@ def test_special_tokens_without_number_are_refused(tmp_path):
     path = tmp_path / "tekken.json"
     path.write_text(json.dumps(fields))
     with pytest.raises(UsageError, match=r"tekken\.json is no Tekken file"):
-        define(Named(str(path)))
+        define(TokenizerSpec(str(path)))
 
 
 def test_a_number_without_end_in_a_sentencepiece_model_is_refused():

@@ -201,9 +201,9 @@ def _documents(given):
     ],
 )
 def test_a_span_covers_what_changed(old, new, span):
-    from corpuskit.stages.filters.datatrove import _changed
+    from corpuskit.stages.filters.datatrove import _changed_span
 
-    begin, end = _changed(old, new)
+    begin, end = _changed_span(old, new)
     data = old.encode()
     assert new.encode().startswith(data[:begin])
     assert new.encode().endswith(data[end:])

@@ -20,7 +20,7 @@ from corpuskit.stages.sequences import _heldout
 from corpuskit.stages.sequences._heldout import HeldOutRun, find_spelling, open_held_out
 from corpuskit.stages.sequences.holdout import Holdout
 from corpuskit.stages.sequences.tokenize import Tokenize
-from corpuskit.stages.sequences.tokenize.definition import Named, define
+from corpuskit.stages.sequences.tokenize.definition import TokenizerSpec, define
 from corpuskit.stages.sequences.tokenize.ranks import NAMES_OF_BYTES
 from tests.contract.strategies import plain, view
 from tests.engine.conftest import Lab, corpus
@@ -190,7 +190,9 @@ def test_held_out_documents_are_tokenized_as_the_run_does(make_run, tokenizer, e
 
 
 def test_predicted_tokens_spell_the_bytes_of_text_that_count(make_run, tokenizer):
-    names = {number: name for name, number in define(Named(str(tokenizer))).vocabulary.items()}
+    names = {
+        number: name for name, number in define(TokenizerSpec(str(tokenizer))).vocabulary.items()
+    }
     bytes_of = {name: byte for byte, name in NAMES_OF_BYTES.items()}
     for ends in ({}, {"add_bos": True}, {"add_eos": False}):
         held_out = make_run(**ends).open()

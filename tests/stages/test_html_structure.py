@@ -124,8 +124,8 @@ def test_navigation_stays_out_and_a_lost_mark_leaves_no_trace():
     assert "qz" not in text
     marks = Marks("<pre>a b</pre>qzx<table><tr><td>c<td>d<tr><td>e<td>f</table>", PARTS)
     assert "qz1x0a" in marks.page  # a word that the page does not hold
-    assert marks.restored("qz1x0a a b") == "a b"
-    assert marks.restored("x qz1x1z y qz1x7i") == "x y qz1x7i"
+    assert marks.with_markdown("qz1x0a a b") == "a b"
+    assert marks.with_markdown("x qz1x1z y qz1x7i") == "x y qz1x7i"
 
 
 def test_pages_that_mean_harm_are_extracted_within_their_limits():

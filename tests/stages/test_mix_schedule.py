@@ -200,7 +200,7 @@ def test_the_advised_length_of_a_stage_leaves_enough_for_those_behind_it():
 def test_what_all_stages_before_have_taken_is_gone():
     stretches = [Stretch(str(i), rows=4, weights={"web": 1}) for i in range(3)]
     (one,) = make_schedule(supplies([10]), stretches).shortages
-    assert (one.stage, one.taken, one.allowed, one.is_own) == (2, 4, 2, False)
+    assert (one.stage, one.rows, one.max_rows, one.is_own) == (2, 4, 2, False)
 
 
 def test_a_run_of_open_length_ends_at_the_cap_of_a_stage():

@@ -27,7 +27,7 @@ from corpuskit.errors import DataError, UsageError
 from corpuskit.formats.batch import utf8
 from corpuskit.stage import View
 from corpuskit.stages.sequences.tokenize import Tokenize
-from corpuskit.stages.sequences.tokenize.definition import Named, define
+from corpuskit.stages.sequences.tokenize.definition import TokenizerSpec, define
 from corpuskit.stages.sequences.tokenize.encoders import ReferenceEncoder, disputed, find_disputed
 
 EOS = "<|endoftext|>"
@@ -104,7 +104,7 @@ def test_spelled_special_tokens_of_published_tokenizers_are_text(golden_tokenize
     path = golden_tokenizers[name]
     eos = "</s>" if name == "phi3_mini" else EOS  # Phi-3's </s> is not marked as special
     stage = Tokenize(tokenizer=path, eos=eos, engine=engine)
-    known = define(Named(path))
+    known = define(TokenizerSpec(path))
     special = {name: known.vocabulary[name] for name in known.specials}
     special[eos] = stage.provides({})["tokenizer"]["eos"]
     texts = [f"x{token} {token}  y" for token in special]
@@ -274,9 +274,9 @@ def test_gigatoken_is_refused_where_it_would_differ(tmp_path, number):
 def test_the_first_documents_are_compared_with_the_reference(small, tmp_path):
     from corpuskit.stages.sequences.tokenize.encoders import GigatokenEncoder
 
-    encoder = GigatokenEncoder(define(Named(small)).fields, allow_special=False)
+    encoder = GigatokenEncoder(define(TokenizerSpec(small)).fields, allow_special=False)
     train_bpe(["zzzz zzzz zzzz"] * 9).save(str(tmp_path / "other.json"))
-    other = define(Named(str(tmp_path / "other.json"))).fields
+    other = define(TokenizerSpec(str(tmp_path / "other.json"))).fields
     encoder._reference = ReferenceEncoder(other, allow_special=False)
     encoder.encode(pa.array(["a"], pa.large_string()))
     with pytest.raises(DataError, match="one of the first 2 documents"):

@@ -31,9 +31,9 @@ def own_cache(tmp_path_factory, monkeypatch):
     """Compiled lists of these tests lie in a folder of their own; kernels stay where they are."""
     place = tmp_path_factory.mktemp("cache")
     monkeypatch.setattr(url_lists, "cache_dir", lambda: place)
-    url_lists._opened.cache_clear()
+    url_lists._open.cache_clear()
     yield place
-    url_lists._opened.cache_clear()
+    url_lists._open.cache_clear()
 
 
 def decide(urls, **params):
@@ -181,7 +181,7 @@ def test_another_content_is_another_file(tmp_path, own_cache):
     path = tmp_path / "domains.txt"
     path.write_text("example.com\n")
     assert decide(["http://x.org"], extra_domains=(f"@{path}",)) == [None]
-    url_lists._opened.cache_clear()
+    url_lists._open.cache_clear()
     path.write_text("x.org\n")
     assert decide(["http://x.org"], extra_domains=(f"@{path}",)) == ["domain"]
     assert len(list((own_cache / "lists").glob("*.map"))) == 2

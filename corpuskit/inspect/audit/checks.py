@@ -189,7 +189,7 @@ class Audit:
         self._exact, self._near = HashSample(EXACT_BYTES), HashSample(NEAR_BYTES)
         self._shapes, self._texts = HashSample(SHAPE_BYTES), HashSample(TEXT_BYTES)
         self._first, limits = FirstSeen(), SegmentLimits(LINE_BYTES, 0)
-        self._lines = SegmentTally(limits, by_document=True, most=MOST_LINES)
+        self._lines = SegmentTally(limits, by_document=True, max_segments=MOST_LINES)
         num = max(len(selection.pieces), 1)
         self._read, self._kept, self._rows = np.zeros(num), np.zeros(num), np.zeros(num)
         self._hits = {name: np.zeros(num) for name in (*MEASURED, "unreadable_rows")}

@@ -155,25 +155,25 @@ def _rewrite(
     for row in range(len(offsets) - 1):
         at, end = offsets[row], offsets[row + 1]
         base, num = moved[row], cut_bounds[row]
-        first = before = num
-        size, low, solid, lines, dropped = base, at, at, 0, 0
+        first = first_cut = num
+        size, low, solid, lines, drop_code = base, at, at, 0, 0
         piece = np.int64(0) if by_line else pieces[row]
         while (at < end) if by_line else (piece < pieces[row + 1]):
             if by_line:
-                stop, after, seen = next_line(data, at, end, byte_kinds)
+                stop, next_line_start, line_kinds = next_line(data, at, end, byte_kinds)
             else:
-                stop = after = offsets[row] + edges[piece]
-                piece, seen = piece + 1, BRACKET
+                stop = next_line_start = offsets[row] + edges[piece]
+                piece, line_kinds = piece + 1, BRACKET
             a = skip_space(data, at, stop)
             b = skip_space_back(data, a, stop)
-            has_brackets = tests[2] != 0 and seen & BRACKET != 0
+            has_brackets = tests[2] != 0 and line_kinds & BRACKET != 0
             is_open = size == base
             to = size if is_open else size + 1
             code, last = test_line(
                 data, a, b, has_brackets, tests, digits, phrase, bounds, anchors, text, to
             )
             if code in (LOREM, CURLY):
-                dropped = code
+                drop_code = code
                 break
             if code == 0:
                 lines += 1
@@ -182,8 +182,8 @@ def _rewrite(
                     if last == to:
                         code = SPACE  # blank lines count as sentences, but do not begin a text
             if code != 0:
-                num = add_cut(starts, ends, codes, first, num, at, after, code)
-                at = after
+                num = add_cut(starts, ends, codes, first, num, at, next_line_start, code)
+                at = next_line_start
                 continue
             if not is_open:
                 text[size] = joiner
@@ -200,13 +200,13 @@ def _rewrite(
                     num = fill_gap(starts, ends, codes, first, num, low, a, SPACE)
                     first = num
                 solid = b if b > a else solid
-            low, at = b, after
-        if dropped:
-            size, num, lines = base, before, 0
+            low, at = b, next_line_start
+        if drop_code:
+            size, num, lines = base, first_cut, 0
         else:
-            num = fill_gap(starts, ends, codes, before, num, solid, end, SPACE)
+            num = fill_gap(starts, ends, codes, first_cut, num, solid, end, SPACE)
         moved[row + 1], cut_bounds[row + 1] = size, num
-        doc_codes[row], num_lines[row] = dropped, lines
+        doc_codes[row], num_lines[row] = drop_code, lines
 
 
 # ----------------------------------------------------------------------
@@ -339,17 +339,17 @@ _NAMES_BOUNDS = np.array([0, 6, 23])
 @kernel
 def next_line(data: Bytes, at: int, end: int, byte_kinds: Bytes) -> tuple[int, int, int]:
     """Return where the line at `at` ends, where the next one begins, and the byte kinds in it."""
-    seen = 0
+    kinds = 0
     while at < end:
         kind = byte_kinds[data[at]]
         if kind != 0:
-            seen |= kind
+            kinds |= kind
             if kind == _BREAK:
                 width = line_break_width(data, at, end)
                 if width > 0:
-                    return at, at + width, seen
+                    return at, at + width, kinds
         at += 1
-    return at, at, seen
+    return at, at, kinds
 
 
 @kernel
@@ -372,12 +372,12 @@ def _has_long_word(data: Bytes, start: int, end: int, max_length: int) -> bool:
 @kernel
 def _has_words(data: Bytes, start: int, end: int, min_words: int) -> bool:
     """Return whether there are at least `min_words` words between whitespace."""
-    num, within = 0, False
+    num, in_word = 0, False
     while start < end and num < min_words:
         if space_width(data, start) > 0:
-            within = False
-        elif not within:
-            within = True
+            in_word = False
+        elif not in_word:
+            in_word = True
             num += 1
         start += char_width(data[start])
     return num >= min_words
@@ -569,9 +569,9 @@ def sentence_spans(
     Returns:
         Three (S,) arrays; starts and ends are into `data`.
     """
-    most = bounds[len(offsets) - 1]
-    docs = np.empty(most, np.int32)
-    starts, ends = np.empty(most, np.int64), np.empty(most, np.int64)
+    max_sentences = bounds[len(offsets) - 1]
+    docs = np.empty(max_sentences, np.int32)
+    starts, ends = np.empty(max_sentences, np.int64), np.empty(max_sentences, np.int64)
     num = 0
     for doc in range(len(offsets) - 1):
         begin = offsets[doc]
@@ -615,7 +615,7 @@ def _find(
     for row in range(len(offsets) - 1):
         begin, end = offsets[row], offsets[row + 1]
         word, last = word_offsets[row], word_offsets[row + 1]
-        has_mark, after_word, at, before = False, False, begin, begin
+        has_mark, after_word, at, token_end = False, False, begin, begin
         while at < end:
             ends_sentence = False
             if by_line and data[at] == 10:
@@ -638,10 +638,10 @@ def _find(
                 elif has_mark and kinds[token] & PUNCT == 0:
                     ends_sentence, has_mark = True, False
             if ends_sentence:
-                edges[num] = before - begin
+                edges[num] = token_end - begin
                 num += 1
             if is_token:
-                before = stop
+                token_end = stop
             at = stop
         edges[num] = end - begin
         num += 1

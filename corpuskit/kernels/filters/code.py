@@ -54,10 +54,10 @@ def _measure(offsets: Int64s, data: Bytes, kinds: Bytes, encoded: Bytes) -> Floa
     measured = np.full((len(MEASURES), num_docs), np.nan)
     for row in range(num_docs):
         at, end = offsets[row], offsets[row + 1]
-        chars, alnum, alpha, tokens, before = 0, 0, 0, 1, 0
+        chars, alnum, alpha, tokens, previous = 0, 0, 0, 1, 0
         lines, line, longest, total = 0, 0, 0, 0
         filled, tables, digits, first, last, shares = 0, 0, 0, 0, 0, 0.0
-        base64, hexes, pairs, escapes, escape, found = 0, 0, 0, 0, np.int64(-9), 0
+        base64, hexes, pairs, escapes, escape, encodings = 0, 0, 0, 0, np.int64(-9), 0
         while at <= end:
             broken = 0
             if at < end:
@@ -74,16 +74,16 @@ def _measure(offsets: Int64s, data: Bytes, kinds: Bytes, encoded: Bytes) -> Floa
             if at == end:
                 break
             # whitespace, part of a word, other
-            now = 0 if kind & _SPACE else 1 if kind & _ALNUM or byte == 95 else 2
+            current = 0 if kind & _SPACE else 1 if kind & _ALNUM or byte == 95 else 2
             chars += 2 if broken == 2 and byte == 13 else 1
             alnum += np.int64(kind & _ALNUM)
             alpha += np.int64(kind & _ALPHA != 0)
-            tokens += np.int64(now != before and now != 0)
-            before = now
+            tokens += np.int64(current != previous and current != 0)
+            previous = current
             if not broken:
                 line += 1
                 digits += np.int64(kind & _DIGIT != 0)
-            if now:
+            if current:
                 last = np.int64(byte)
                 first = last if first == 0 else first
             bits = encoded[byte]
@@ -94,14 +94,14 @@ def _measure(offsets: Int64s, data: Bytes, kinds: Bytes, encoded: Bytes) -> Floa
             if byte == 92 and at + 1 < end and data[at + 1] == 117:
                 escapes = escapes + 1 if at - escape == 6 else 1
                 escape = at
-            found |= BASE64 * np.int64(base64 >= _MIN_BASE64)
-            found |= HEXADECIMAL * np.int64(pairs >= _MIN_PAIRS - 1)
-            found |= ESCAPES * np.int64(escapes >= _MIN_ESCAPES)
+            encodings |= BASE64 * np.int64(base64 >= _MIN_BASE64)
+            encodings |= HEXADECIMAL * np.int64(pairs >= _MIN_PAIRS - 1)
+            encodings |= ESCAPES * np.int64(escapes >= _MIN_ESCAPES)
             at += broken if broken else char_width(byte)
         measured[0, row], measured[1, row], measured[2, row] = chars, lines, longest
         if chars:
             measured[3, row], measured[4, row] = total / lines, alnum / chars
             measured[5, row] = alpha / chars
-        measured[6, row], measured[7, row] = alpha / tokens, found
+        measured[6, row], measured[7, row] = alpha / tokens, encodings
         measured[8, row], measured[9, row] = shares / max(filled, 1), tables / max(filled, 1)
     return measured

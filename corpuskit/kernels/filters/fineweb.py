@@ -30,11 +30,11 @@ def measure_lines(
     """
     table = _stop_table(TERMINAL if stop_chars is TERMINAL else frozenset(stop_chars))
     newlines = count_newlines(offsets, data)
-    most = int(newlines.max()) if len(newlines) else 0
-    slots = _num_slots(most + 1)
-    seen = np.zeros((3, slots), np.int64)
+    max_newlines = int(newlines.max()) if len(newlines) else 0
+    slots = _num_slots(max_newlines + 1)
+    lines = np.zeros((3, slots), np.int64)
     return _measure(
-        offsets, data, newlines, table, short_line_chars, seen, np.empty(slots, np.uint64)
+        offsets, data, newlines, table, short_line_chars, lines, np.empty(slots, np.uint64)
     )
 
 
@@ -69,27 +69,27 @@ def _num_slots(num_keys: int) -> int:
 
 @kernel
 def _is_new(
-    data: Bytes, start: int, end: int, row: int, mask: int, seen: Int64s, hashes: Uint64s
+    data: Bytes, start: int, end: int, row: int, mask: int, lines: Int64s, hashes: Uint64s
 ) -> bool:
     """Return whether a line was not met before in this document, and remember it.
 
     Equal means the same bytes: hashes only say where to look.
 
     Args:
-        seen: (3, slots): document + 1 that wrote the slot, and where its line begins and ends.
+        lines: (3, slots): document + 1 that wrote the slot, and where its line begins and ends.
         hashes: (slots,) of those lines.
     """
     value = xxh64(data, start, end, np.uint64(0))
     slot = np.int64(value & np.uint64(mask))
-    while seen[0, slot] == row + 1:
-        if hashes[slot] == value and seen[2, slot] - seen[1, slot] == end - start:
-            first, same = seen[1, slot], 0
-            while same < end - start and data[first + same] == data[start + same]:
-                same += 1
-            if same == end - start:
+    while lines[0, slot] == row + 1:
+        if hashes[slot] == value and lines[2, slot] - lines[1, slot] == end - start:
+            first, equal = lines[1, slot], 0
+            while equal < end - start and data[first + equal] == data[start + equal]:
+                equal += 1
+            if equal == end - start:
                 return False
         slot = (slot + 1) & mask
-    seen[0, slot], seen[1, slot], seen[2, slot] = row + 1, start, end
+    lines[0, slot], lines[1, slot], lines[2, slot] = row + 1, start, end
     hashes[slot] = value
     return True
 
@@ -101,7 +101,7 @@ def _measure(
     newlines: Int64s,
     stop_table: Bytes,
     short_line_chars: int,
-    seen: Int64s,
+    line_table: Int64s,
     hashes: Uint64s,
 ) -> Float64s:
     """O(B); allocates 40 N bytes."""
@@ -125,7 +125,7 @@ def _measure(
                     lead -= 1
                 stopped += np.int64(stop_table[code_point(data, lead)])
                 short += size <= short_line_chars
-                if not _is_new(data, start, stop, row, mask, seen, hashes):
+                if not _is_new(data, start, stop, row, mask, line_table, hashes):
                     repeated += size
             start = stop + 1
         measured[0, row] = lines

@@ -107,7 +107,7 @@ def list_cuts(
     room = len(codes) * 2 + 2 * len(offsets)
     starts, ends = np.empty(room, np.int64), np.empty(room, np.int64)
     cut_codes, cut_bounds = np.empty(room, np.uint8), np.zeros(len(offsets), np.int64)
-    _cut(
+    _list_cuts(
         *(offsets, data, lines.bounds, lines.begins, lines.edges, codes),
         *(starts, ends, cut_codes, cut_bounds),
     )
@@ -118,7 +118,7 @@ def list_cuts(
 
 
 def count_words(
-    offsets: Int64s, data: Bytes, known: Int64s | None = None, rows: Int64s = _NO_ROWS
+    offsets: Int64s, data: Bytes, known_counts: Int64s | None = None, rows: Int64s = _NO_ROWS
 ) -> Int64s:
     r"""Return how many words begin with a letter or digit, (N,); as DCLM counts them.
 
@@ -126,12 +126,12 @@ def count_words(
 
     Args:
         offsets, data: the texts.
-        known: (N,) counts that hold for all texts but `rows`.
-        rows: texts to count; used with `known` only.
+        known_counts: (N,) counts that are right for all texts but `rows`.
+        rows: texts to count, only with `known_counts`.
     """
-    if known is None:
-        known, rows = np.empty(len(offsets) - 1, np.int64), np.arange(len(offsets) - 1)
-    counts = known.copy()
+    if known_counts is None:
+        known_counts, rows = np.empty(len(offsets) - 1, np.int64), np.arange(len(offsets) - 1)
+    counts = known_counts.copy()
     _count_words(offsets, data, rows, char_table(str.isalnum), counts)
     return counts
 
@@ -156,7 +156,7 @@ def _measure(
     for row in range(len(offsets) - 1):
         at, end = offsets[row], offsets[row + 1]
         for line in range(bounds[row], bounds[row + 1]):
-            start, chars, upper, digits, words, within = at, 0, 0, 0, 0, 0
+            start, chars, upper, digits, words, in_word = at, 0, 0, 0, 0, 0
             while at < end and data[at] != 10:
                 if data[at] < 0x80:
                     kind, width = np.int64(kinds[data[at]]), 1
@@ -166,8 +166,8 @@ def _measure(
                 upper += kind & _UPPER
                 digits += kind >> 1 & 1
                 solid = 1 - (kind >> 2 & 1)
-                words += solid & (1 - within)
-                within = solid
+                words += solid & (1 - in_word)
+                in_word = solid
                 at += width
             begins[line], edges[0, line], edges[1, line] = start, start, at
             counts[0, line], counts[1, line] = chars, upper
@@ -199,10 +199,10 @@ def _stands(data: Bytes, start: int, at: int, end: int, word: Bytes) -> bool:
     """Return whether a word of lower-case ASCII, in any case, begins at `at` within a line."""
     if at < start or at + len(word) > end:
         return False
-    same = 0
-    while same < len(word) and data[at + same] | 32 == word[same]:
-        same += 1
-    return same == len(word)
+    equal = 0
+    while equal < len(word) and data[at + equal] | 32 == word[equal]:
+        equal += 1
+    return equal == len(word)
 
 
 @kernel
@@ -299,7 +299,7 @@ def _judge(
 
 
 @kernel
-def _cut(
+def _list_cuts(
     offsets: Int64s,
     data: Bytes,
     bounds: Int64s,
@@ -318,9 +318,9 @@ def _cut(
         is_open = True
         for line in range(bounds[row], bounds[row + 1]):
             if line_codes[line] != 0:
-                after = begins[line + 1] if line + 1 < bounds[row + 1] else end
+                next_start = begins[line + 1] if line + 1 < bounds[row + 1] else end
                 num = add_cut(
-                    starts, ends, codes, first, num, begins[line], after, line_codes[line]
+                    starts, ends, codes, first, num, begins[line], next_start, line_codes[line]
                 )
                 continue
             start = edges[0, line]

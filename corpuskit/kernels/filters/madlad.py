@@ -164,10 +164,10 @@ def _cursed(
 def _holds(data: Bytes, at: int, end: int, offsets: Int64s, spelt: Bytes) -> bool:
     """Return whether an entry is at `at`."""
     for number in range(len(offsets) - 1):
-        place, size, same = offsets[number], offsets[number + 1] - offsets[number], 0
-        while same < size and at + same < end and data[at + same] == spelt[place + same]:
-            same += 1
-        if same == size:
+        place, size, equal = offsets[number], offsets[number + 1] - offsets[number], 0
+        while equal < size and at + equal < end and data[at + equal] == spelt[place + equal]:
+            equal += 1
+        if equal == size:
             return True
     return False
 

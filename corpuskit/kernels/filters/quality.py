@@ -69,18 +69,18 @@ character; it may begin a line boundary; a hash or dot; beyond ASCII."""
 
 @functools.cache
 def _spaced_kinds() -> NDArray[np.uint16]:
-    """Tabulate what the scan wants to know of a byte, (256,): the bits above, and kinds."""
+    """Tabulate what the scan needs of a byte, (256,): the bits above, and kinds."""
     table = np.zeros(256, np.uint16)
     table[:128] = char_kinds()[:128] & (SOLID | ALPHA)
     table[[*range(9, 14), *range(28, 33)]] = 0  # no part of a word
-    for bit, chosen in (
+    for bit, codes in (
         (_GAP, [*range(9, 14), *range(28, 33)]),
         (_WIDE, [0xC2, 0xE1, 0xE2, 0xE3]),
         (_BREAK, [*range(10, 14), *range(28, 31), 0xC2, 0xE2]),
         (_MARK, [*b"#."]),
         (_BEYOND, range(128, 256)),
     ):
-        table[[*chosen]] |= bit
+        table[[*codes]] |= bit
     return frozen(table)
 
 
@@ -105,9 +105,9 @@ def _count_letters(group: np.uint64) -> np.int64:
     lower = (group | np.uint64(0x2020202020202020)) & _LOW_BITS
     from_a = lower + np.uint64(0x1F1F1F1F1F1F1F1F)
     behind_z = lower + np.uint64(0x0505050505050505)
-    others = (~from_a | behind_z | group) & _HIGH_BITS
-    below = (others - np.uint64(1)) & ~others & _HIGH_BITS
-    return np.int64(((below >> np.uint64(7)) * np.uint64(0x0101010101010101)) >> np.uint64(56))
+    non_letters = (~from_a | behind_z | group) & _HIGH_BITS
+    mask = (non_letters - np.uint64(1)) & ~non_letters & _HIGH_BITS
+    return np.int64(((mask >> np.uint64(7)) * np.uint64(0x0101010101010101)) >> np.uint64(56))
 
 
 @kernel
@@ -126,7 +126,7 @@ def _measure_spaced(
     """
     num_docs = len(offsets) - 1
     measured = np.empty((len(MEASURES), num_docs))
-    seen = np.full(len(starts) - 1, -1, np.int64)
+    last_row = np.full(len(starts) - 1, -1, np.int64)
     for row in range(num_docs):
         at, end = offsets[row], offsets[row + 1]
         words, solid, length, alpha, stops = 0, 0, 0, 0, 0
@@ -147,16 +147,16 @@ def _measure_spaced(
                 else:
                     at += 1 if kind & _GAP else gap
                 continue
-            start, some, tails = at, 0, 0
+            start, kinds, tails = at, 0, 0
             while at < end:
                 if at + 8 <= len(data):  # letters at once: where a word ends is hard to predict
                     letters = _count_letters(load64(data, at))
                     if letters > 0:
-                        some |= SOLID | ALPHA
+                        kinds |= SOLID | ALPHA
                         at = min(at + letters, end)
                         continue
                 kind = np.int64(byte_kinds[data[at]])
-                some |= kind
+                kinds |= kind
                 if kind & _STOPS == 0:
                     at += 1
                 elif kind & _BEYOND:
@@ -165,7 +165,7 @@ def _measure_spaced(
                             break
                         dots += data[at] == 0xE2 and _is_ellipsis(data, at)
                     code, width = code_point(data, at), char_width(data[at])
-                    some |= np.int64(char_kinds[code]) if code < len(char_kinds) else SOLID
+                    kinds |= np.int64(char_kinds[code]) if code < len(char_kinds) else SOLID
                     tails += width - 1
                     at += width
                 elif kind & _GAP:
@@ -181,11 +181,11 @@ def _measure_spaced(
             if first == last:
                 first = start
             last, size = at, at - start
-            is_solid = np.int64(some & SOLID != 0)
+            is_solid = np.int64(kinds & SOLID != 0)
             words += 1
             solid += is_solid
             length += is_solid * (size - tails)
-            alpha += np.int64(some & ALPHA != 0)
+            alpha += np.int64(kinds & ALPHA != 0)
             lead = data[start]
             if (lengths[lead] >> np.uint64(min(size, 63))) & np.uint64(1) == 0:
                 continue
@@ -193,8 +193,8 @@ def _measure_spaced(
                 if starts[mark + 1] - starts[mark] == size and same_bytes(
                     spelt, starts[mark], data, start, at
                 ):
-                    stops += seen[mark] != row
-                    seen[mark] = row
+                    stops += last_row[mark] != row
+                    last_row[mark] = row
         if line < end:
             bullet, trail = _line(data, first, last)
             lines, bullets, trailing = lines + 1, bullets + bullet, trailing + trail
@@ -210,8 +210,8 @@ def _measure_spaced(
 
 
 @kernel
-def _ratio(count: int, of: int) -> float:
-    return count / of if of > 0 else np.nan
+def _ratio(count: int, total: int) -> float:
+    return count / total if total > 0 else np.nan
 
 
 @kernel
@@ -229,7 +229,7 @@ def _measure(
     """
     num_docs = len(offsets) - 1
     measured = np.empty((len(MEASURES), num_docs))
-    seen = np.full(256, -1, np.int64)
+    last_row = np.full(256, -1, np.int64)
     for row in range(num_docs):
         first, last = word_offsets[row], word_offsets[row + 1]
         solid, length, alpha, stops = 0, 0, 0, 0
@@ -240,9 +240,9 @@ def _measure(
             solid += is_solid
             length += is_solid * chars[token]
             alpha += np.int64(kind & ALPHA != 0)
-            seen[marks[token]] = row
+            last_row[marks[token]] = row
         for mark in range(1, num_marks + 1):
-            stops += seen[mark] == row
+            stops += last_row[mark] == row
         hashes, dots, lines, bullets, trailing = _lines(
             data, offsets[row], offsets[row + 1], byte_kinds
         )
@@ -397,14 +397,14 @@ def _dolma(
 @kernel
 def _median(counts: Int64s, longest: int, num: int) -> float:
     """Return the median of `num` lengths, 0 of none, and clear their counts."""
-    low, high, seen = -1, -1, 0
+    low, high, num_counted = -1, -1, 0
     for length in range(longest + 1):
         if counts[length]:
-            seen += counts[length]
+            num_counted += counts[length]
             counts[length] = 0
-            if low < 0 and seen > (num - 1) // 2:
+            if low < 0 and num_counted > (num - 1) // 2:
                 low = length
-            if high < 0 and seen > num // 2:
+            if high < 0 and num_counted > num // 2:
                 high = length
     return (low + high) / 2 if num else 0.0
 

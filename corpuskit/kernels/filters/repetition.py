@@ -47,28 +47,28 @@ class Repetition(NamedTuple):
 
 
 class _StopRules(NamedTuple):
-    """When to stop: (R,) limits, (R,) whether a measure is wanted, whether a broken limit ends."""
+    """When to stop: (R,) limits, (R,) measures to take, whether a broken limit ends the search."""
 
     limits: Float64s
-    wanted: Bools
+    mask: Bools
     stops: bool
 
 
 def measure_repetition(
-    offsets: Int64s, data: Bytes, words: Words, limits: Float64s, wanted: Bools | None = None
+    offsets: Int64s, data: Bytes, words: Words, limits: Float64s, mask: Bools | None = None
 ) -> Repetition:
-    """Measure repetition until the first limit is broken, or all that is wanted.
+    """Measure repetition until the first limit is broken, or all measures of `mask`.
 
     Args:
         offsets, data: the texts.
         words: their words.
         limits: (R,) float64, as in MEASURES; NaN where there is none.
-        wanted: (R,) measures to return of every text, whether a limit is broken or not.
+        mask: (R,) measures to return of every text, whether a limit is broken or not.
     """
     num_docs, lexicon = len(offsets) - 1, words.lexicon
-    bounds = _StopRules(limits, ~np.isnan(limits) if wanted is None else wanted, wanted is None)
+    bounds = _StopRules(limits, ~np.isnan(limits) if mask is None else mask, mask is None)
     codes, values = np.zeros(num_docs, np.uint8), np.full(num_docs, np.nan)
-    measured = np.full((len(limits), 0 if wanted is None else num_docs), np.nan)
+    measured = np.full((len(limits), 0 if mask is None else num_docs), np.nan)
     _repetition(
         offsets, data, words.offsets, words.tokens, lexicon.chars, lexicon.hashes, lexicon.powers,
         bounds, codes, values, measured,
@@ -87,17 +87,17 @@ def _repetition(
     Allocates up to 150 bytes for each word of the longest document, and uses mostly 50. Here and
     not in the caller: of arrays that may overlap the compiler makes no vector instructions.
     """
-    most = 0
+    max_words = 0
     for row in range(len(offsets) - 1):
-        most = max(most, word_offsets[row + 1] - word_offsets[row])
-    edges, places = np.empty(most + 1, np.int64), np.empty(most + 1, np.int64)
+        max_words = max(max_words, word_offsets[row + 1] - word_offsets[row])
+    edges, places = np.empty(max_words + 1, np.int64), np.empty(max_words + 1, np.int64)
     keys, single, power = (
-        np.empty(most, np.uint64),
-        np.empty(most, np.uint64),
-        np.empty(most, np.uint64),
+        np.empty(max_words, np.uint64),
+        np.empty(max_words, np.uint64),
+        np.empty(max_words, np.uint64),
     )
-    slots = np.empty(1 << table_bits(8 * most), np.uint8)
-    table = np.empty(6 << table_bits(most), np.uint64)
+    slots = np.empty(1 << table_bits(8 * max_words), np.uint8)
+    table = np.empty(6 << table_bits(max_words), np.uint64)
     measures = np.empty(len(bounds.limits))
     edges[0] = 0
     for row in range(len(offsets) - 1):
@@ -132,11 +132,11 @@ def _repetition(
 
 
 @kernel
-def _last(wanted: Bools, place: int) -> int:
-    """Return the longest run that is wanted, of the measures from `place` on."""
+def _longest_run(mask: Bools, place: int) -> int:
+    """Return the longest run to measure, of the measures from `place` on."""
     last = 0
     for n in range(1, LONGEST + 1):
-        if wanted[place + n - 1]:
+        if mask[place + n - 1]:
             last = n
     return last
 
@@ -150,7 +150,7 @@ def _blocks(
     table = np.empty(2 << table_bits(len(places)), np.uint64)
     for kind in range(2):
         place = _PARAGRAPHS if kind == 0 else _LINES
-        if not (bounds.wanted[place] or bounds.wanted[place + 1]):
+        if not (bounds.mask[place] or bounds.mask[place + 1]):
             continue
         start, stop = begin, end
         if kind == 0:
@@ -183,23 +183,23 @@ def _tops(
     bits = table_bits(8 * num)
     for at in range(num):
         keys[at] = single[at]
-    for n in range(1, min(_last(bounds.wanted, _TOP), num) + 1):
+    for n in range(1, min(_longest_run(bounds.mask, _TOP), num) + 1):
         runs = num - n + 1
         if n > 1:
             for at in range(runs):
                 keys[at] = keys[at] * _STEP + single[at + n - 1]
-        if not bounds.wanted[_TOP + n - 1]:
+        if not bounds.mask[_TOP + n - 1]:
             continue
         limit = bounds.limits[_TOP + n - 1]
         count_slots(keys, runs, slots, bits)
         if bounds.stops:
             # No run is longer times more frequent than this: mostly that settles it.
-            most = 0
+            max_chars = 0
             for at in range(runs):
                 slot = slots[slot_of(keys[at], bits)]
-                most = max(most, (edges[at + n] - edges[at] + n - 1) * slot)
-                most = max(most, num_chars * (num + 1) * 2 * (slot == FULL))
-            if not most / num_chars > limit:
+                max_chars = max(max_chars, (edges[at + n] - edges[at] + n - 1) * slot)
+                max_chars = max(max_chars, num_chars * (num + 1) * 2 * (slot == FULL))
+            if not max_chars / num_chars > limit:
                 continue
         twins = find_twins(keys, runs, slots, bits, places)
         first, count = _most_frequent(keys, places, twins, table)
@@ -220,7 +220,7 @@ def _most_frequent(keys: Uint64s, places: Int64s, num: int, table: Uint64s) -> t
     mask = np.uint64((1 << bits) - 1)
     for place in range(3 << bits):
         table[place] = 0
-    best, most = np.uint64(0), np.uint64(1)
+    best, best_count = np.uint64(0), np.uint64(1)
     for number in range(num):
         at = places[number]
         key = keys[at]
@@ -235,9 +235,9 @@ def _most_frequent(keys: Uint64s, places: Int64s, num: int, table: Uint64s) -> t
         count = table[entry + np.uint64(1)] + np.uint64(1)
         table[entry + np.uint64(1)] = count
         first = table[entry + np.uint64(2)]
-        if count > most or (count == most and count > 1 and first < best):
-            best, most = first, count
-    return int(best), int(most)
+        if count > best_count or (count == best_count and count > 1 and first < best):
+            best, best_count = first, count
+    return int(best), int(best_count)
 
 
 @kernel
@@ -259,11 +259,11 @@ def _dups(
     bits = table_bits(8 * num)
     for at in range(num):
         keys[at] = single[at]
-    for n in range(1, _last(bounds.wanted, _DUP) + 1):
+    for n in range(1, _longest_run(bounds.mask, _DUP) + 1):
         runs = max(num - n + 1, 0)
         if n > 1:
             _appended(keys, runs, power, single, n)
-        if not bounds.wanted[_DUP + n - 1]:
+        if not bounds.mask[_DUP + n - 1]:
             continue
         count_slots(keys, runs, slots, bits)
         twins = find_twins(keys, runs, slots, bits, places)
@@ -327,15 +327,15 @@ def repeated_blocks(
         first = next_place
         at = stop = end
         while first < last and places[first] < end:
-            after = first + 1
-            while after < last and places[after] == places[after - 1] + 1:
-                after += 1
-            if after - first >= newlines:
+            run_end = first + 1
+            while run_end < last and places[run_end] == places[run_end - 1] + 1:
+                run_end += 1
+            if run_end - first >= newlines:
                 at = places[first]
-                stop = places[after - 1] + 1
-                next_place = after
+                stop = places[run_end - 1] + 1
+                next_place = run_end
                 break
-            first = after
+            first = run_end
         num += 1
         key = xxh64(data, start, at, _SEED) | np.uint64(1)
         slot = slot_of(key, bits)
@@ -364,14 +364,14 @@ def measure_variant(
     data: Bytes,
     words: Words,
     limits: Float64s,
-    wanted: Bools | None = None,
+    mask: Bools | None = None,
 ) -> Repetition:
     """Measure as a variant does; arguments and result as of `measure_repetition`."""
     lexicon = words.lexicon
     needed = ~np.isnan(limits)
     measured = _measure_all(
         offsets, data, words.offsets, words.tokens, lexicon.chars, lexicon.hashes, lexicon.starts,
-        lexicon.data, char_table(str.isalnum), needed if wanted is None else needed | wanted,
+        lexicon.data, char_table(str.isalnum), needed if mask is None else needed | mask,
         variant == "dclm",
     )  # fmt: skip
     fails = measured > limits[:, None]
@@ -385,7 +385,7 @@ def measure_variant(
 def _measure_all(
     offsets: Int64s, data: Bytes, word_offsets: Int64s, tokens: Int32s,
     chars: Int32s, hashes: Uint64s, starts: Int64s, spelt: Bytes, alnum: Bytes,
-    wanted: Bools, is_dclm: bool
+    mask: Bools, is_dclm: bool
 ) -> Float64s:  # fmt: skip
     """Return (R, N) float64. O(B + L W); allocates up to 100 bytes a word of each document."""
     num_docs = len(offsets) - 1
@@ -412,7 +412,7 @@ def _measure_all(
             _segments(data, begin, end, 1, 0, measures)
         else:
             _segments(data, begin, end, 0, max(edges[num], 1), measures)
-        _runs(num, edges, single, wanted, is_dclm, measures)
+        _runs(num, edges, single, mask, is_dclm, measures)
         for rule in range(len(MEASURES)):
             measured[rule, row] = measures[rule]
     return measured
@@ -420,21 +420,21 @@ def _measure_all(
 
 @kernel
 def _segments(
-    data: Bytes, begin: int, end: int, newlines: int, of_chars: int, measures: Float64s
+    data: Bytes, begin: int, end: int, newlines: int, total_chars: int, measures: Float64s
 ) -> None:
     r"""Measure the copies among segments of a text.
 
     Args:
         data, begin, end: the text.
-        newlines: 0: lines as split("\n") gives them; 1, 2: split at so many, stripped, blank ones
-            left out.
-        of_chars: what characters are a share of; 0: of those in all segments.
+        newlines: 0: lines as split("\n") gives them; 1, 2: split at that many, stripped, without
+            blank ones.
+        total_chars: what characters are a share of; 0: of those in all segments.
         measures: gets the two measures of lines or paragraphs.
     """
-    most = 1
+    max_segments = 1
     for at in range(begin, end):
-        most += data[at] == 10
-    keys, sizes = np.empty(most, np.uint64), np.empty(most, np.int64)
+        max_segments += data[at] == 10
+    keys, sizes = np.empty(max_segments, np.uint64), np.empty(max_segments, np.int64)
     num, total = 0, 0
     start = at = begin
     while start <= end:
@@ -464,20 +464,20 @@ def _segments(
             chars += sizes[number]
     place = _PARAGRAPHS if newlines == 2 else _LINES
     measures[place] = dup / max(num, 1)
-    measures[place + 1] = chars / max(of_chars if of_chars else total, 1)
+    measures[place + 1] = chars / max(total_chars if total_chars else total, 1)
 
 
 @kernel
 def _runs(
-    num: int, edges: Int64s, single: Uint64s, wanted: Bools, is_dclm: bool, measures: Float64s
+    num: int, edges: Int64s, single: Uint64s, mask: Bools, is_dclm: bool, measures: Float64s
 ) -> None:
-    """Measure runs of each length that is wanted.
+    """Measure runs of each length in `mask`.
 
     Args:
         num: the words.
         edges: (W + 1,) characters of the words before each.
         single: (W,) their hashes.
-        wanted, is_dclm: as in the caller.
+        mask, is_dclm: as in the caller.
         measures: gets the measures.
     """
     bits = table_bits(8 * num)
@@ -487,7 +487,7 @@ def _runs(
         runs = num - n + 1
         for at in range(runs):
             keys[at] = keys[at] * _STEP + single[at + n - 1]
-        if not (wanted[_TOP + n - 1] or wanted[_DUP + n - 1]):
+        if not (mask[_TOP + n - 1] or mask[_DUP + n - 1]):
             continue
         count_slots(keys, runs, slots, bits)
         twins = find_twins(keys, runs, slots, bits, places)
@@ -514,14 +514,14 @@ def _top_chars(edges: Int64s, n: int, places: Int64s, copies: Int64s, is_dclm: b
     Where all are different, it is the first (dclm: none); among equally frequent ones as well
     (dclm: the longest).
     """
-    most, chars = np.int64(1), np.int64(0 if is_dclm else edges[n] - edges[0])
+    best_count, chars = np.int64(1), np.int64(0 if is_dclm else edges[n] - edges[0])
     for number in range(len(copies)):
         count = copies[number]
-        if count == 1 or count < most:
+        if count == 1 or count < best_count:
             continue
         size = edges[places[number] + n] - edges[places[number]]
-        if count > most or (is_dclm and size * count > chars):
-            most, chars = count, size * count
+        if count > best_count or (is_dclm and size * count > chars):
+            best_count, chars = count, size * count
     return chars
 
 
@@ -572,8 +572,8 @@ def count_slots(keys: Uint64s, num: int, slots: Bytes, bits: int) -> None:
         slots[place] = 0
     for at in range(num):
         slot = slot_of(keys[at], bits)
-        held = slots[slot]
-        slots[slot] = held + np.uint8(held < FULL)
+        count = slots[slot]
+        slots[slot] = count + np.uint8(count < FULL)
 
 
 @kernel
@@ -584,11 +584,11 @@ def find_twins(keys: Uint64s, num: int, slots: Bytes, bits: int, places: Int64s)
         keys, num, slots, bits: as they were counted.
         places: room for `num + 1`.
     """
-    found = np.uint64(0)
+    num_twins = np.uint64(0)
     for at in range(num):
-        places[found] = at
-        found += np.uint64(slots[slot_of(keys[at], bits)] > 1)
-    return int(found)
+        places[num_twins] = at
+        num_twins += np.uint64(slots[slot_of(keys[at], bits)] > 1)
+    return int(num_twins)
 
 
 @kernel

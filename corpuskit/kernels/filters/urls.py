@@ -77,11 +77,11 @@ def make_automaton(strings: Iterable[bytes]) -> Int32s:
     back = dict.fromkeys(waiting, 0)
     for state in waiting:  # grows while it is read: breadth first
         ends[state] |= ends[back[state]]
-        for symbol, after in enumerate(rows[state]):
+        for symbol, next_state in enumerate(rows[state]):
             fallback = rows[back[state]][symbol]
-            if after:
-                back[after] = fallback
-                waiting.append(after)
+            if next_state:
+                back[next_state] = fallback
+                waiting.append(next_state)
             else:
                 rows[state][symbol] = fallback
     moves = np.array(rows, np.int32)
@@ -181,7 +181,7 @@ def suffix_labels(suffixes: Table, data: Bytes, start: int, end: int) -> int:
         data, start, end: the host, in lower case.
     """
     labels = suffix = 0
-    before = 1  # kinds of the suffix that the label before makes; the root's
+    parent_kinds = 1  # kinds of the suffix before this label; the root's
     stop = end  # where the label ends
     while True:
         begin = stop
@@ -193,13 +193,13 @@ def suffix_labels(suffixes: Table, data: Bytes, start: int, end: int) -> int:
             labels += 1
             if kinds & END:
                 suffix = labels
-        elif before & WILDCARD:
+        elif parent_kinds & WILDCARD:
             return labels if kinds & EXCEPTION else labels + 1
         else:
             return suffix
         if begin == start:
             return suffix
-        before = kinds
+        parent_kinds = kinds
         stop = begin - 1
 
 
@@ -255,7 +255,7 @@ def decide_urls(
 
     Args:
         urls: the URLs, offsets (N + 1,) and bytes.
-        bodies: (N,) where each begins that the list of URLs is asked for.
+        bodies: (N,) where the part begins that is looked up in the list of URLs.
         hosts: their hosts, in the case in which they are compared.
         domains: (N,) where in the hosts' data the registered domain begins, -1 if there is none.
         ignore_case: compare words in lower case.
@@ -266,7 +266,7 @@ def decide_urls(
     words, moves = lists.words, lists.subwords
     num_docs = len(offsets) - 1
     codes, counts = np.zeros(num_docs, np.uint8), np.zeros(num_docs, np.int64)
-    seen = np.empty(max_soft_words + 1, np.int64)
+    soft_words = np.empty(max_soft_words + 1, np.int64)
     word = np.empty(LONGEST_WORD, np.uint8)
     for row in range(num_docs):
         begin, end = offsets[row], offsets[row + 1]
@@ -280,7 +280,7 @@ def decide_urls(
         if codes[row] == KEPT and contains(listed, data, bodies[row], end):
             codes[row] = URL
         if codes[row] == KEPT:
-            counts[row] = _count_soft(data, begin, end, words, ignore_case, seen, word)
+            counts[row] = _count_soft(data, begin, end, words, ignore_case, soft_words, word)
             if counts[row] < 0:
                 codes[row] = HARD_WORD
             elif counts[row] > max_soft_words:

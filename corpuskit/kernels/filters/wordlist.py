@@ -67,10 +67,10 @@ def compile_words(entries: Iterable[str], *, whole_words: bool) -> WordList:
     odd = np.zeros(256, np.uint8)
     longest = 1
     for entry in entries:
-        whole = entry.encode()
-        if not whole:
+        encoded = entry.encode()
+        if not encoded:
             continue
-        longest = max(longest, len(whole))
+        longest = max(longest, len(encoded))
         if whole_words:
             places = [match.start() for match in _POSSIBLE_END.finditer(entry)]
         else:
@@ -78,10 +78,10 @@ def compile_words(entries: Iterable[str], *, whole_words: bool) -> WordList:
         inner = [entry[:place].encode() for place in places]
         for piece in inner:
             kinds[piece] = kinds.get(piece, 0) | _INNER
-        kinds[whole] = kinds.get(whole, 0) | _ENTRY
-        begins.add(inner[0] if inner else whole)
+        kinds[encoded] = kinds.get(encoded, 0) | _ENTRY
+        begins.add(inner[0] if inner else encoded)
         if not _WORD_CHARACTER.match(entry):
-            odd[whole[0]] = 1
+            odd[encoded[0]] = 1
     has_odd = bool(odd[:128].any())
     table = make_table(list(kinds), list(kinds.values()))
     pieces = np.zeros(1 << max((2 * len(begins)).bit_length(), 13), np.uint8)
@@ -105,8 +105,8 @@ def _piece_hash(data: Bytes, start: int, end: int) -> np.uint64:
     while end - start > 8:
         value = mix64(value ^ load64(data, start))
         start += 8
-    kept = _ALL_BITS >> np.uint64(64 - 8 * (end - start))
-    group = load64(data, start) & kept if start + 8 <= len(data) else load_tail(data, start, end)
+    mask = _ALL_BITS >> np.uint64(64 - 8 * (end - start))
+    group = load64(data, start) & mask if start + 8 <= len(data) else load_tail(data, start, end)
     return mix64(value ^ group)
 
 
@@ -176,32 +176,32 @@ def _find_words(
     mask = np.uint64(8 * len(pieces) - 1)
     runs = word_edges(data, begin, end, kinds, edges)
     num = int(np.int64(0))  # typed: a literal compiles what it is given to once more
-    done = begin
+    searched_to = begin
     for run in range(runs):
         start, stop = begin + edges[2 * run], begin + edges[2 * run + 1]
         if has_odd:
-            num = _find_odd(data, begin, done, start, odd, characters, places, num)
-        done = stop
+            num = _find_odd(data, begin, searched_to, start, odd, characters, places, num)
+        searched_to = stop
         if start == stop:
             continue
-        value, seen = np.uint64(stop - start), np.uint64(0)
+        value, byte_bits = np.uint64(stop - start), np.uint64(0)
         at = start
         while stop - at > 8:
             group = load64(data, at)
-            seen |= group
+            byte_bits |= group
             value = mix64(value ^ group)
             at += 8
-        kept = _ALL_BITS >> np.uint64(64 - 8 * (stop - at))
-        group = load64(data, at) & kept if at + 8 <= len(data) else load_tail(data, at, stop)
-        seen |= group
-        if seen & _HIGH_BITS:
+        byte_mask = _ALL_BITS >> np.uint64(64 - 8 * (stop - at))
+        group = load64(data, at) & byte_mask if at + 8 <= len(data) else load_tail(data, at, stop)
+        byte_bits |= group
+        if byte_bits & _HIGH_BITS:
             num = _find_wide(data, begin, start, stop, pieces, odd, characters, places, num)
             continue
         place = mix64(value ^ group) & mask
         places[num] = start - begin
         num += np.int64(pieces[place >> np.uint64(3)] >> (place & np.uint64(7)) & np.uint64(1))
     if has_odd:
-        num = _find_odd(data, begin, done, end, odd, characters, places, num)
+        num = _find_odd(data, begin, searched_to, end, odd, characters, places, num)
     return num
 
 

@@ -87,13 +87,13 @@ def find_email(data: Bytes, free: int, at: int, end: int) -> tuple[int, int]:
     stop, labels, is_image = 0, 0, False
     label = at + 1
     while True:
-        after, letters, name = label, 0, np.uint64(0)
-        while is_in(data, after, end, LABEL):
-            if CLASS[data[after]] & LETTER:
+        label_end, letters, name = label, 0, np.uint64(0)
+        while is_in(data, label_end, end, LABEL):
+            if CLASS[data[label_end]] & LETTER:
                 letters += 1
-            name = name << np.uint64(8) | np.uint64(data[after] | 0x20)
-            after += 1
-        last = after
+            name = name << np.uint64(8) | np.uint64(data[label_end] | 0x20)
+            label_end += 1
+        last = label_end
         while last > label and data[last - 1] == 45:
             last -= 1
             name >>= np.uint64(8)
@@ -104,9 +104,9 @@ def find_email(data: Bytes, free: int, at: int, end: int) -> tuple[int, int]:
             stop, is_image = last, False
             for suffix in _SUFFIXES:
                 is_image |= name == suffix
-        if last < after or not (after < end and data[after] == 46):
+        if last < label_end or not (label_end < end and data[label_end] == 46):
             break
-        label = after + 1
+        label = label_end + 1
     if stop == 0 or is_image:
         return 0, 0
     if stop < end and data[stop] == 40 and CLASS[data[stop - 4]] & LETTER:

@@ -46,9 +46,9 @@ def is_in(data: Bytes, at: int, end: int, bits: int) -> bool:
 
 
 @kernel
-def digits_at(data: Bytes, at: int, end: int, most: int) -> int:
-    """Return how many digits there are at `at`, counting `most` of them."""
-    stop = min(end, at + most)
+def digits_at(data: Bytes, at: int, end: int, max_digits: int) -> int:
+    """Return how many digits there are at `at`, counting `max_digits` of them."""
+    stop = min(end, at + max_digits)
     count = 0
     while at + count < stop and CLASS[data[at + count]] & DIGIT:
         count += 1

@@ -128,9 +128,9 @@ def find_number(
     run = digits_at(data, at, end, 20)
     after = data[at + run] if at + run < end else np.uint8(SPACE)
     if run < 7 and before != PLUS:  # most numbers are years, versions, items of lists
-        beyond = at + run + 1
-        goes_on = CLASS[after] & SEPARATOR and is_in(data, beyond, end, DIGIT)
-        if not goes_on and after != CLOSE and not is_bracket(data, beyond, end):
+        next_at = at + run + 1
+        goes_on = CLASS[after] & SEPARATOR and is_in(data, next_at, end, DIGIT)
+        if not goes_on and after != CLOSE and not is_bracket(data, next_at, end):
             return 0, 0, 0
     if CLASS[before] & (WORD | SEPARATOR) and before != SPACE:
         return 0, 0, 0
@@ -192,16 +192,16 @@ def _card(data: Bytes, begin: int, at: int, end: int, run: int) -> int:
             return 0
     if stop == 0 or run > 19 or not may_end(data, stop, end, is_spaced, True):
         return 0
-    prefix, seen, total = 0, 0, 0
+    prefix, num_digits, total = 0, 0, 0
     for place in range(at, stop):
         if CLASS[data[place]] & DIGIT:
             digit = np.int64(data[place]) - 48
-            if seen < 6:
+            if num_digits < 6:
                 prefix = prefix * 10 + digit
-            if (run - seen) % 2 == 0:
+            if (run - num_digits) % 2 == 0:
                 digit = 2 * digit - 9 * (digit > 4)
             total += digit
-            seen += 1
+            num_digits += 1
     if total % 10 != 0:
         return 0
     for row in range(len(_CARDS)):
@@ -416,17 +416,17 @@ def begins_date(data: Bytes, at: int, end: int, has_spaces: bool) -> bool:
     last = digits_at(data, third, end, 5)
     if last == 0 or data[third - 1] != mark:
         return False
-    one, two, three = (
+    first_value, second_value, third_value = (
         _value(data, at, size),
         _value(data, second, middle),
         _value(data, third, last),
     )
     if size == 4:
-        return last <= 2 and low <= one < high and _is_day(two, three)
-    if not (_is_day(one, two) or _is_day(two, one)):
+        return last <= 2 and low <= first_value < high and _is_day(second_value, third_value)
+    if not (_is_day(first_value, second_value) or _is_day(second_value, first_value)):
         return False
     if last == 4:
-        return low <= three < high
+        return low <= third_value < high
     goes_on = third + last < end and data[third + last] == mark
     return last == 2 and not (goes_on and is_in(data, third + last + 1, end, DIGIT))
 

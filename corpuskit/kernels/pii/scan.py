@@ -281,20 +281,20 @@ def _stands(data: Bytes, at: int, end: int, text: Bytes) -> bool:
 
 
 @kernel
-def _body(data: Bytes, at: int, end: int, alphabet: int, most: int) -> int:
-    """Return the end of the run at `at`; `at` itself if it is longer than `most` bytes.
+def _body(data: Bytes, at: int, end: int, alphabet: int, max_bytes: int) -> int:
+    """Return the end of the run at `at`; `at` itself if it is longer than `max_bytes` bytes.
 
     A run of letters and digits must not go on with `_` or `-`, either.
     """
     stop = at
-    while stop < end and stop - at <= most:
+    while stop < end and stop - at <= max_bytes:
         byte = data[stop]
         if not CLASS[byte] & TOKEN:
             break
         if (byte == UNDERSCORE and alphabet & 1 == 0) or (byte == DASH and alphabet < 2):
             return at
         stop += 1
-    return stop if stop - at <= most else at
+    return stop if stop - at <= max_bytes else at
 
 
 @kernel
@@ -426,9 +426,9 @@ def find_datatrove(
 @functools.cache
 def _word_characters() -> Bools:
     r"""Return which code points `\w` matches in this Python's `re`."""
-    found = np.fromiter((chr(code).isalnum() for code in range(_LAST_LETTER)), np.bool_)
-    found[ord("_")] = True
-    return found
+    is_word = np.fromiter((chr(code).isalnum() for code in range(_LAST_LETTER)), np.bool_)
+    is_word[ord("_")] = True
+    return is_word
 
 
 def _local_characters() -> Bools:
@@ -463,18 +463,18 @@ def _is_word_before(data: Bytes, begin: int, at: int, words: Bools) -> bool:
 @kernel
 def _email_begin(data: Bytes, begin: int, free: int, at: int, words: Bools) -> int:
     """Return the leftmost place from which the `@` at `at` is reached, -1 if there is none."""
-    found, place = -1, at
+    leftmost, place = -1, at
     while place > free:
         byte = data[place - 1]
         if _LOCAL[byte]:
             place -= 1
             if bool(words[byte]) != _is_word_before(data, begin, place, words):
-                found = place
+                leftmost = place
         elif byte == DOT and place < at and data[place] != DOT:
             place -= 1
         else:
             break
-    return found
+    return leftmost
 
 
 @kernel
@@ -484,16 +484,16 @@ def _email_end(data: Bytes, at: int, end: int) -> int:
         return _literal_end(data, at + 1, end)
     stop, labels = 0, 0
     while is_in(data, at, end, LABEL) and data[at] != DASH:
-        after = at
-        while is_in(data, after, end, LABEL):
-            after += 1
-        last = after
+        label_end = at
+        while is_in(data, label_end, end, LABEL):
+            label_end += 1
+        last = label_end
         while data[last - 1] == DASH:
             last -= 1
         stop, labels = last, labels + 1
-        if last < after or not (after < end and data[after] == DOT):
+        if last < label_end or not (label_end < end and data[label_end] == DOT):
             break
-        at = after + 1
+        at = label_end + 1
     return stop if labels > 1 else 0
 
 
@@ -505,16 +505,16 @@ def _literal_end(data: Bytes, at: int, end: int) -> int:
         if not _is_octet(data, at, size) or not (at + size < end and data[at + size] == DOT):
             return 0
         at += size + 1
-    after = at
-    while is_in(data, after, end, LABEL):
-        after += 1
-    if after == at or after >= end:
+    label_end = at
+    while is_in(data, label_end, end, LABEL):
+        label_end += 1
+    if label_end == at or label_end >= end:
         return 0
-    if data[after] == COLON and data[after - 1] != DASH:
-        return after + 2 if after + 1 < end and data[after + 1] == _BRACKET_END else 0
+    if data[label_end] == COLON and data[label_end - 1] != DASH:
+        return label_end + 2 if label_end + 1 < end and data[label_end + 1] == _BRACKET_END else 0
     size = digits_at(data, at, end, 4)
-    is_number = size == after - at and _is_octet(data, at, size)
-    return after + 1 if is_number and data[after] == _BRACKET_END else 0
+    is_number = size == label_end - at and _is_octet(data, at, size)
+    return label_end + 1 if is_number and data[label_end] == _BRACKET_END else 0
 
 
 @kernel

@@ -61,22 +61,22 @@ def order_hashes(values: Uint64s) -> Int64s:
     order = np.empty(num, np.int64)
     if num == 0:
         return order
-    least, most = values[0], values[0]
+    smallest, largest = values[0], values[0]
     for value in values:
-        least, most = min(least, value), max(most, value)
+        smallest, largest = min(smallest, value), max(largest, value)
     shift = np.uint64(0)
-    while shift < np.uint64(63) and (most - least) >> shift >= np.uint64(max(num, 2)):
+    while shift < np.uint64(63) and (largest - smallest) >> shift >= np.uint64(max(num, 2)):
         shift += np.uint64(1)
-    starts = np.zeros(np.int64((most - least) >> shift) + 2, np.int64)
+    starts = np.zeros(np.int64((largest - smallest) >> shift) + 2, np.int64)
     for value in values:
-        starts[np.int64((value - least) >> shift) + 1] += 1
+        starts[np.int64((value - smallest) >> shift) + 1] += 1
     for bucket in range(1, len(starts)):
         starts[bucket] += starts[bucket - 1]
     places = starts.copy()
     sorted_values = np.empty(num, np.uint64)
     for row in range(num):
         value = values[row]
-        bucket = np.int64((value - least) >> shift)
+        bucket = np.int64((value - smallest) >> shift)
         at = places[bucket]
         places[bucket] += 1
         while at > starts[bucket] and sorted_values[at - 1] > value:
@@ -105,25 +105,25 @@ def group_sizes(values: Uint64s) -> Int64s:
 def order_keys(values: Int64s) -> Int64s:
     """Return the stable order of integers, (R,). O(R), 5 ns a row for each 11 bits they span."""
     num = len(values)
-    order, other = np.arange(num), np.empty(num, np.int64)
+    order, buffer = np.arange(num), np.empty(num, np.int64)
     if num == 0:
         return order
-    least, most = values[0], values[0]
+    smallest, largest = values[0], values[0]
     for value in values:
-        least, most = min(least, value), max(most, value)
-    spread = np.uint64(most - least)
+        smallest, largest = min(smallest, value), max(largest, value)
+    spread = np.uint64(largest - smallest)
     shift = np.uint64(0)
     while shift < np.uint64(64) and spread >> shift:
         starts = np.zeros(2049, np.int64)
         for value in values:
-            starts[np.int64((np.uint64(value - least) >> shift) & np.uint64(2047)) + 1] += 1
+            starts[np.int64((np.uint64(value - smallest) >> shift) & np.uint64(2047)) + 1] += 1
         for digit in range(1, 2049):
             starts[digit] += starts[digit - 1]
         for row in order:
-            digit = np.int64((np.uint64(values[row] - least) >> shift) & np.uint64(2047))
-            other[starts[digit]] = row
+            digit = np.int64((np.uint64(values[row] - smallest) >> shift) & np.uint64(2047))
+            buffer[starts[digit]] = row
             starts[digit] += 1
-        order, other = other, order
+        order, buffer = buffer, order
         shift += np.uint64(11)
     return order
 
@@ -134,16 +134,16 @@ def _tidy(order: Int64s, fps: Uint64s, ranks: Bytes, keys: Int64s, starts: Uint3
     for place in range(1, len(order)):
         row, at = order[place], place
         while at > 0 and fps[order[at - 1]] == fps[row]:
-            other = order[at - 1]
-            if ranks[other] != ranks[row]:
-                if ranks[other] < ranks[row]:
+            previous = order[at - 1]
+            if ranks[previous] != ranks[row]:
+                if ranks[previous] < ranks[row]:
                     break
-            elif keys[other] != keys[row]:
-                if keys[other] < keys[row]:
+            elif keys[previous] != keys[row]:
+                if keys[previous] < keys[row]:
                     break
-            elif starts[other] <= starts[row]:
+            elif starts[previous] <= starts[row]:
                 break
-            order[at] = other
+            order[at] = previous
             at -= 1
         order[at] = row
 
@@ -177,22 +177,22 @@ def find_equal(contexts: Contexts, data: Bytes) -> Int64s:
         if end - begin > _FEW:
             _find_by_hash(contexts, data, begin, end, first)
         else:
-            for one in range(begin + 1, end):
-                for other in range(begin, one):
-                    if first[other] == other and _is_same(contexts, data, other, one):
-                        first[one] = other
+            for context in range(begin + 1, end):
+                for earlier in range(begin, context):
+                    if first[earlier] == earlier and _is_same(contexts, data, earlier, context):
+                        first[context] = earlier
                         break
         begin = end
     return first
 
 
 @kernel
-def _is_same(contexts: Contexts, data: Bytes, one: int, other: int) -> bool:
+def _is_same(contexts: Contexts, data: Bytes, left: int, right: int) -> bool:
     sizes, begins = contexts.sizes, contexts.begins
     return bool(
-        sizes[one] == sizes[other]
-        and contexts.ats[one] == contexts.ats[other]
-        and same_bytes(data, begins[one], data, begins[other], sizes[one])
+        sizes[left] == sizes[right]
+        and contexts.ats[left] == contexts.ats[right]
+        and same_bytes(data, begins[left], data, begins[right], sizes[left])
     )
 
 
@@ -203,18 +203,18 @@ def _find_by_hash(contexts: Contexts, data: Bytes, begin: int, end: int, first: 
         num_slots *= 2
     table = np.full(num_slots, -1, np.int64)
     hashes = np.empty(end - begin, np.uint64)
-    for one in range(begin, end):
-        hashed = _hash_bytes(data, contexts.begins[one], contexts.sizes[one])
-        hashes[one - begin] = hashed
+    for context in range(begin, end):
+        hashed = _hash_bytes(data, contexts.begins[context], contexts.sizes[context])
+        hashes[context - begin] = hashed
         slot = np.int64(hashed & np.uint64(num_slots - 1))
         while table[slot] >= 0:
-            other = table[slot]
-            if hashes[other - begin] == hashed and _is_same(contexts, data, other, one):
+            earlier = table[slot]
+            if hashes[earlier - begin] == hashed and _is_same(contexts, data, earlier, context):
                 break
             slot = (slot + 1) & (num_slots - 1)
         if table[slot] < 0:
-            table[slot] = one
-        first[one] = table[slot]
+            table[slot] = context
+        first[context] = table[slot]
 
 
 @kernel
@@ -367,42 +367,42 @@ def _flag_group(
     if num > FEW:
         _sweep(contexts, data, window, width, keep_first, begin, distinct[:num], offsets, flags)
         return
-    for one in range(1, num):
-        for other in range(one):
+    for later in range(1, num):
+        for earlier in range(later):
             _flag_pair(
                 contexts, data, window, width, keep_first,
-                begin, distinct[other], distinct[one], offsets, flags,
+                begin, distinct[earlier], distinct[later], offsets, flags,
             )  # fmt: skip
 
 
 @kernel
 def _flag_pair(
     contexts: Contexts, data: Bytes, window: int, width: int, keep_first: bool,
-    begin: int, one: int, other: int, offsets: Int64s, flags: Bytes
+    begin: int, first: int, second: int, offsets: Int64s, flags: Bytes
 ) -> None:  # fmt: skip
-    """Flag the windows that two contexts share in `other`, which comes after `one`."""
-    at_one, at_other = contexts.ats[begin + one], contexts.ats[begin + other]
-    gram_one = contexts.begins[begin + one] + at_one
-    gram_other = contexts.begins[begin + other] + at_other
-    room = min(contexts.sizes[begin + one] - at_one, contexts.sizes[begin + other] - at_other)
+    """Flag the windows that two contexts share in `second`, which comes after `first`."""
+    first_at, second_at = contexts.ats[begin + first], contexts.ats[begin + second]
+    first_gram = contexts.begins[begin + first] + first_at
+    second_gram = contexts.begins[begin + second] + second_at
+    room = min(contexts.sizes[begin + first] - first_at, contexts.sizes[begin + second] - second_at)
     right = 0
-    while right < room and data[gram_one + right] == data[gram_other + right]:
+    while right < room and data[first_gram + right] == data[second_gram + right]:
         right += 1
-    room = min(at_one, at_other)
+    room = min(first_at, second_at)
     left = 0
-    while left < room and data[gram_one - left - 1] == data[gram_other - left - 1]:
+    while left < room and data[first_gram - left - 1] == data[second_gram - left - 1]:
         left += 1
     # Windows begin `low` to `high` symbols after the gram.
-    low = max(-(left // width), -(at_one // width), -(at_other // width))
+    low = max(-(left // width), -(first_at // width), -(second_at // width))
     high = min(
         (right - window) // width,
-        offsets[one + 1] - offsets[one] - 1 - at_one // width,
-        offsets[other + 1] - offsets[other] - 1 - at_other // width,
+        offsets[first + 1] - offsets[first] - 1 - first_at // width,
+        offsets[second + 1] - offsets[second] - 1 - second_at // width,
     )
     for place in range(low, high + 1):
-        flags[offsets[other] + at_other // width + place] = 1
+        flags[offsets[second] + second_at // width + place] = 1
         if not keep_first:
-            flags[offsets[one] + at_one // width + place] = 1
+            flags[offsets[first] + first_at // width + place] = 1
 
 
 @kernel
@@ -422,42 +422,42 @@ def _sweep(
     hashes = np.zeros(num, np.uint64)
     matched = np.full(num, -1, np.int64)
     leaving = power(window)
-    most = 0
-    for one in distinct:
-        most = max(most, contexts.ats[begin + one] // width)
-    for stamp in range(1, most + 2):
-        ahead = most + 1 - stamp  # symbols from a window's beginning to its gram
-        for one in range(num):
-            row = begin + distinct[one]
+    max_ahead = 0
+    for context in distinct:
+        max_ahead = max(max_ahead, contexts.ats[begin + context] // width)
+    for stamp in range(1, max_ahead + 2):
+        ahead = max_ahead + 1 - stamp  # symbols from a window's beginning to its gram
+        for index in range(num):
+            row = begin + distinct[index]
             place = contexts.ats[row] // width - ahead
-            flag = offsets[distinct[one]] + place
-            if place < 0 or flag >= offsets[distinct[one] + 1]:
+            flag = offsets[distinct[index]] + place
+            if place < 0 or flag >= offsets[distinct[index] + 1]:
                 continue
             start = contexts.begins[row] + place * width
-            hashes[one] = _move(hashes[one], data, start, window, width, place == 0, leaving)
-            slot = np.int64(mix64(hashes[one]) & np.uint64(num_slots - 1))
+            hashes[index] = _move(hashes[index], data, start, window, width, place == 0, leaving)
+            slot = np.int64(mix64(hashes[index]) & np.uint64(num_slots - 1))
             is_met = False
             while stamps[slot] == stamp:
                 other = table[slot]
-                is_met = hashes[other] == hashes[one]
+                is_met = hashes[other] == hashes[index]
                 if is_met:
-                    before = begin + distinct[other]
-                    there = contexts.begins[before] + contexts.ats[before] - ahead * width
-                    known = window - width if matched[one] == other and place > 0 else 0
-                    is_met = same_bytes(data, there + known, data, start + known, window - known)
+                    twin = begin + distinct[other]
+                    origin = contexts.begins[twin] + contexts.ats[twin] - ahead * width
+                    equal = window - width if matched[index] == other and place > 0 else 0
+                    is_met = same_bytes(data, origin + equal, data, start + equal, window - equal)
                 if is_met:
                     break
                 slot = (slot + 1) & (num_slots - 1)
-            matched[one] = -1
+            matched[index] = -1
             if is_met:
-                matched[one] = table[slot]
+                matched[index] = table[slot]
                 flags[flag] = 1
                 if not keep_first:
                     earlier = distinct[table[slot]]
                     at = contexts.ats[begin + earlier] // width
                     flags[offsets[earlier] + at - ahead] = 1
             else:
-                table[slot], stamps[slot] = one, stamp
+                table[slot], stamps[slot] = index, stamp
 
 
 @kernel
@@ -477,7 +477,7 @@ def _move(
 
 
 @kernel
-def _list_runs(begin: int, offsets: Int64s, flags: Bytes, found: Int64s, num: int) -> int:
+def _list_runs(begin: int, offsets: Int64s, flags: Bytes, triples: Int64s, num: int) -> int:
     """Put the runs of flags of each context after `num` numbers if they fit; return how many."""
     runs = 0
     for place in range(len(offsets) - 1):
@@ -489,9 +489,9 @@ def _list_runs(begin: int, offsets: Int64s, flags: Bytes, found: Int64s, num: in
             start = at
             while at < offsets[place + 1] and flags[at]:
                 at += 1
-            if num + 3 * runs + 2 < len(found):
-                found[num + 3 * runs] = begin + place
-                found[num + 3 * runs + 1] = start - offsets[place]
-                found[num + 3 * runs + 2] = at - start
+            if num + 3 * runs + 2 < len(triples):
+                triples[num + 3 * runs] = begin + place
+                triples[num + 3 * runs + 1] = start - offsets[place]
+                triples[num + 3 * runs + 2] = at - start
             runs += 1
     return runs

@@ -26,11 +26,11 @@ def flagged_spans(flags: Bytes, offsets: Int64s, window: int) -> tuple[Int64s, I
         offsets: (N + 1,) where texts begin; a separator is the last symbol before the next one.
         window: symbols of a window; no flagged one reaches beyond its text.
     """
-    most = len(flags) // window + 1
+    max_spans = len(flags) // window + 1
     texts, starts, ends = (
-        np.empty(most, np.int64),
-        np.empty(most, np.int64),
-        np.empty(most, np.int64),
+        np.empty(max_spans, np.int64),
+        np.empty(max_spans, np.int64),
+        np.empty(max_spans, np.int64),
     )
     num = 0
     for text in range(len(offsets) - 1):
@@ -49,33 +49,33 @@ def flagged_spans(flags: Bytes, offsets: Int64s, window: int) -> tuple[Int64s, I
 @kernel
 def subtract_spans(
     rows: Int64s, starts: Int64s, ends: Int64s,
-    less_rows: Int64s, less_starts: Int64s, less_ends: Int64s
+    other_rows: Int64s, other_starts: Int64s, other_ends: Int64s
 ) -> tuple[Int64s, Int64s, Int64s]:  # fmt: skip
-    """Return what the first spans cover and the others don't. O(S + T).
+    """Return what the first spans cover and the others do not. O(S + T).
 
     Args:
         rows, starts, ends: (S,) sorted and disjoint.
-        less_rows, less_starts, less_ends: (T,) as well.
+        other_rows, other_starts, other_ends: (T,) as well.
     """
-    left = np.empty((len(rows) + len(less_rows), 3), np.int64)
-    num = less = 0
+    spans = np.empty((len(rows) + len(other_rows), 3), np.int64)
+    num = other = 0
     for span in range(len(rows)):
         row, start, end = rows[span], starts[span], ends[span]
-        while less < len(less_rows) and (
-            less_rows[less] < row or (less_rows[less] == row and less_starts[less] < end)
+        while other < len(other_rows) and (
+            other_rows[other] < row or (other_rows[other] == row and other_starts[other] < end)
         ):
-            if less_rows[less] == row and less_ends[less] > start:
-                if less_starts[less] > start:
-                    left[num, 0], left[num, 1], left[num, 2] = row, start, less_starts[less]
+            if other_rows[other] == row and other_ends[other] > start:
+                if other_starts[other] > start:
+                    spans[num, 0], spans[num, 1], spans[num, 2] = row, start, other_starts[other]
                     num += 1
-                start = less_ends[less]
+                start = other_ends[other]
                 if start >= end:
                     break  # this one may reach into the next span
-            less += 1
+            other += 1
         if start < end:
-            left[num, 0], left[num, 1], left[num, 2] = row, start, end
+            spans[num, 0], spans[num, 1], spans[num, 2] = row, start, end
             num += 1
-    return left[:num, 0].copy(), left[:num, 1].copy(), left[:num, 2].copy()
+    return spans[:num, 0].copy(), spans[:num, 1].copy(), spans[:num, 2].copy()
 
 
 @kernel
@@ -183,8 +183,8 @@ def _may_end(data: Bytes, at: int, kinds: Bytes, trim: int) -> bool:
         return bool(data[at - 1] == 10 or data[at] == 10)
     if data[at] & 0xC0 == 0x80 or kinds[code_point(data, at)] & _EXTENDS:
         return False
-    near = kinds[code_point(data, at)] | _kind_before(data, at, kinds)
-    return trim == CHAR or near & (_SPACE | _UNSPACED) != 0
+    kinds_around = kinds[code_point(data, at)] | _kind_before(data, at, kinds)
+    return trim == CHAR or kinds_around & (_SPACE | _UNSPACED) != 0
 
 
 @kernel
@@ -221,18 +221,18 @@ def link_windows(symbols: Symbols, offsets: Int64s, order: Order, window: int) -
     Source: Karkkainen, Manzini, Puglisi 2009, "Permuted Longest-Common-Prefix Array".
     """
     linked = np.zeros(len(symbols), np.uint8)
-    before = np.empty_like(order)
-    before[order[0]] = -1
+    previous = np.empty_like(order)
+    previous[order[0]] = -1
     for place in range(1, len(order)):
-        before[order[place]] = order[place - 1]
+        previous[order[place]] = order[place - 1]
     for text in range(len(offsets) - 1):
         shared = 0
         for at in range(offsets[text], offsets[text + 1] - window):
-            other = np.int64(before[at])
-            if other < 0:
+            neighbour = np.int64(previous[at])
+            if neighbour < 0:
                 continue  # nothing is shared with nothing: `shared` is 0
             # Stops at a separator at the latest: there is none in this window.
-            while shared < window and symbols[at + shared] == symbols[other + shared]:
+            while shared < window and symbols[at + shared] == symbols[neighbour + shared]:
                 shared += 1
             linked[at] = shared == window
             shared = max(shared - 1, 0)

@@ -89,12 +89,12 @@ def winnow(
         keep_first: the first position of a window is not a repetition.
     """
     sizes = np.diff(offsets)
-    most = int(np.maximum(sizes - window + 1, 0).sum())
+    max_rows = int(np.maximum(sizes - window + 1, 0).sum())
     rows = FingerprintRows(
-        np.empty(most, np.uint64), np.empty(most, np.int32), np.empty(most, np.uint32),
-        np.empty(most, np.uint16), np.empty(most, np.uint16),
+        np.empty(max_rows, np.uint64), np.empty(max_rows, np.int32), np.empty(max_rows, np.uint32),
+        np.empty(max_rows, np.uint16), np.empty(max_rows, np.uint16),
     )  # fmt: skip
-    spans = np.empty((most // 2 + 1, 3), np.int64)  # a span takes two rows or more
+    spans = np.empty((max_rows // 2 + 1, 3), np.int64)  # a span takes two rows or more
     gram = gram_size(window)
     num, num_spans = _winnow(offsets, data, scopes, window, gram, keep_first, rows, spans)
     fingerprints = FingerprintRows(
@@ -160,16 +160,16 @@ def _select(
     width = window - gram + 1
     num_grams = len(text) - gram + 1
     first, best, least = num, -1, ~np.uint64(0)
-    origin = held = 0  # hashes[0] is of gram `origin`; `held` are there
+    origin = num_hashes = 0  # hashes[0] is of gram `origin`; `num_hashes` are filled
     value, alike = np.uint64(0), np.zeros(2, np.int64)
     for chunk in range(0, num_grams, _CHUNK):
         stop = min(chunk + _CHUNK, num_grams)
-        if held > width:  # the window in hand needs no more than these
+        if num_hashes > width:  # the window in hand needs no more than these
             for place in range(width):
-                hashes[place] = hashes[held - width + place]
-            origin, held = origin + held - width, width
-        value = _hash_grams(text, gram, chunk, stop, value, alike, hashes[held:])
-        held += stop - chunk
+                hashes[place] = hashes[num_hashes - width + place]
+            origin, num_hashes = origin + num_hashes - width, width
+        value = _hash_grams(text, gram, chunk, stop, value, alike, hashes[num_hashes:])
+        num_hashes += stop - chunk
         at = chunk
         while at < stop:
             limit = min(stop, best + width) if at >= width else min(stop, width - 1)
@@ -183,8 +183,8 @@ def _select(
                 best, least = at, hashes[place]
             elif best <= at - width:
                 least = hashes[place]
-                for near in range(place - np.uint64(width - 1), place):
-                    least = min(least, hashes[near])
+                for index in range(place - np.uint64(width - 1), place):
+                    least = min(least, hashes[index])
                 while hashes[place] != least:
                     place -= np.uint64(1)
                 best = np.int64(place) + origin
@@ -221,17 +221,17 @@ def _hash_grams(
             alike[0] += at >= 3 and text[at] == text[at - 3]
             alike[1] += at >= 4 and text[at] == text[at - 4]
     threes, fours = alike[0], alike[1]
-    most = 6 * gram // 10
+    max_equal = 6 * gram // 10
     for at in range(np.uint64(begin), np.uint64(end)):
-        repetitive = np.uint64(max(threes, fours) > most)
+        repetitive = np.uint64(max(threes, fours) > max_equal)
         hashes[at - np.uint64(begin)] = value & ~_ONE | repetitive
-        new = at + np.uint64(gram)
-        if new >= np.uint64(len(text)):
+        entering = at + np.uint64(gram)
+        if entering >= np.uint64(len(text)):
             break
-        value = roll(value, text[new], text[at], leaving)
-        threes += np.int64(text[new] == text[new - np.uint64(3)])
+        value = roll(value, text[entering], text[at], leaving)
+        threes += np.int64(text[entering] == text[entering - np.uint64(3)])
         threes -= np.int64(text[at] == text[at + np.uint64(3)])
-        fours += np.int64(text[new] == text[new - np.uint64(4)])
+        fours += np.int64(text[entering] == text[entering - np.uint64(4)])
         fours -= np.int64(text[at] == text[at + np.uint64(4)])
     for at in range(end - begin):  # by itself this is done in vectors
         mark = hashes[at] << np.uint64(63)
@@ -253,22 +253,22 @@ def _fold(
     num_spans: int,
 ) -> tuple[int, int]:
     """Turn rows of a document that equal the row before into spans; return rows and spans."""
-    kept, first_span = begin, num_spans
+    num_rows, first_span = begin, num_spans
     is_series = False
     fp, start, at, last = np.uint64(0), np.int64(0), np.uint16(0), np.uint16(0)
     for row in range(begin, end):
-        previous, before = start, last
-        moved = np.int64(rows.starts[row]) - start
+        previous, previous_last = start, last
+        shift = np.int64(rows.starts[row]) - start
         is_alike = row > begin and rows.fps[row] == fp and rows.ats[row] == at
         fp, start = rows.fps[row], np.int64(rows.starts[row])
         at, last = rows.ats[row], rows.lasts[row]
         stop = start + last + window
-        if is_alike and before == last:
+        if is_alike and previous_last == last:
             # Of a series all but the last few symbols have been compared.
-            near = stop - moved if is_series else start
-            while near < stop and text[near] == text[near - moved]:
-                near += 1
-            is_alike = near == stop
+            position = stop - shift if is_series else start
+            while position < stop and text[position] == text[position - shift]:
+                position += 1
+            is_alike = position == stop
         else:
             is_alike = False
         if is_alike:
@@ -278,8 +278,8 @@ def _fold(
                 num_spans += 1
             spans[num_spans - 1, 2] = stop
         else:
-            rows.fps[kept], rows.starts[kept] = fp, start
-            rows.ats[kept], rows.lasts[kept] = at, last
-            kept += 1
+            rows.fps[num_rows], rows.starts[num_rows] = fp, start
+            rows.ats[num_rows], rows.lasts[num_rows] = at, last
+            num_rows += 1
         is_series = is_alike
-    return kept, num_spans
+    return num_rows, num_spans

@@ -40,50 +40,50 @@ def _class_at(data: Bytes, at: int, classes: Bytes) -> int:
 def _next_class(data: Bytes, at: int, end: int, classes: Bytes) -> int:
     """Return the class of the next character that is not passed over (rule WB4)."""
     while at < end:
-        found = _class_at(data, at, classes) & _CLASS
-        if not _EXTEND <= found <= _ZWJ:
-            return int(found)
+        char_class = _class_at(data, at, classes) & _CLASS
+        if not _EXTEND <= char_class <= _ZWJ:
+            return int(char_class)
         at += char_width(data[at])
     return _NOTHING
 
 
 @inline
-def _is_letter(found: int) -> bool:
-    return _LETTER <= found <= _HEBREW
+def _is_letter(char_class: int) -> bool:
+    return _LETTER <= char_class <= _HEBREW
 
 
 @kernel
-def _is_joined(before: int, last: int, found: int, after: int, regionals: int) -> bool:
+def _is_joined(before_last: int, last: int, current: int, following: int, regionals: int) -> bool:
     """Return whether there is no boundary before a character, by rules WB5 to WB16.
 
     Args:
-        before, last: classes of the two characters before it; `found`, `after`: of itself and the
-            next one; none is passed over.
+        before_last, last, current, following: classes of the two characters before it, of itself
+            and of the next one; none is passed over.
         regionals: how many regional indicators precede it.
     """
-    if _LETTER <= last <= _NUMBER and _LETTER <= found <= _NUMBER:
+    if _LETTER <= last <= _NUMBER and _LETTER <= current <= _NUMBER:
         return True
     if _is_letter(last):
-        if found in (_MID_LETTER, _MID_BOTH, _QUOTE) and _is_letter(after):
+        if current in (_MID_LETTER, _MID_BOTH, _QUOTE) and _is_letter(following):
             return True
-        if last == _HEBREW and (found == _QUOTE or (found == _DOUBLE and after == _HEBREW)):
+        if last == _HEBREW and (current == _QUOTE or (current == _DOUBLE and following == _HEBREW)):
             return True
-    if _is_letter(found) and _is_letter(before):
+    if _is_letter(current) and _is_letter(before_last):
         if last in (_MID_LETTER, _MID_BOTH, _QUOTE):
             return True
-        if last == _DOUBLE and found == _HEBREW and before == _HEBREW:
+        if last == _DOUBLE and current == _HEBREW and before_last == _HEBREW:
             return True
-    if last == _NUMBER and found in (_MID_NUMBER, _MID_BOTH, _QUOTE) and after == _NUMBER:
+    if last == _NUMBER and current in (_MID_NUMBER, _MID_BOTH, _QUOTE) and following == _NUMBER:
         return True
-    if last in (_MID_NUMBER, _MID_BOTH, _QUOTE) and before == _NUMBER and found == _NUMBER:
+    if last in (_MID_NUMBER, _MID_BOTH, _QUOTE) and before_last == _NUMBER and current == _NUMBER:
         return True
-    if found == _JOINER and _LETTER <= last <= _JOINER:
+    if current == _JOINER and _LETTER <= last <= _JOINER:
         return True
-    if last == _JOINER and _LETTER <= found <= _KATAKANA:
+    if last == _JOINER and _LETTER <= current <= _KATAKANA:
         return True
-    if last == _KATAKANA and found == _KATAKANA:
+    if last == _KATAKANA and current == _KATAKANA:
         return True
-    return last == _REGIONAL and found == _REGIONAL and regionals % 2 == 1
+    return last == _REGIONAL and current == _REGIONAL and regionals % 2 == 1
 
 
 @kernel
@@ -97,37 +97,37 @@ def hash_boundary_words(data: Bytes, begin: int, end: int, classes: Bytes, words
     """
     num, start, at = 0, begin, begin
     is_solid = False
-    before, last, previous, regionals = _NOTHING, _NOTHING, _NOTHING, 0
+    before_last, last, previous, regionals = _NOTHING, _NOTHING, _NOTHING, 0
     while at < end:
         entry = _class_at(data, at, classes)
-        found = entry & _CLASS
+        char_class = entry & _CLASS
         stop = at + char_width(data[at])
-        is_passed = _EXTEND <= found <= _ZWJ
+        is_passed = _EXTEND <= char_class <= _ZWJ
         if previous == _NOTHING:
             is_joined = True
-        elif _CR <= previous <= _NEWLINE or _CR <= found <= _NEWLINE:
-            is_joined = previous == _CR and found == _LF
+        elif _CR <= previous <= _NEWLINE or _CR <= char_class <= _NEWLINE:
+            is_joined = previous == _CR and char_class == _LF
         elif is_passed or (previous == _ZWJ and entry & IS_PICTOGRAPH):
             is_joined = True
         elif previous == _SPACE:
-            is_joined = found == _SPACE
+            is_joined = char_class == _SPACE
         else:
-            after = _NOTHING
-            if _MID_LETTER <= found <= _DOUBLE:
-                after = _next_class(data, stop, end, classes)
-            is_joined = _is_joined(before, last, found, after, regionals)
+            following = _NOTHING
+            if _MID_LETTER <= char_class <= _DOUBLE:
+                following = _next_class(data, stop, end, classes)
+            is_joined = _is_joined(before_last, last, char_class, following, regionals)
         if not is_joined:
             if is_solid:
                 words[num] = xxh64(data, start, at, np.uint64(0))
                 num += 1
             start, is_solid = at, False
         is_solid |= entry & IS_SPACE == 0
-        previous = found
+        previous = char_class
         if not is_passed or _CR <= last <= _NEWLINE or last == _NOTHING:
-            before, last = last, found
-            regionals = regionals + 1 if found == _REGIONAL else 0
+            before_last, last = last, char_class
+            regionals = regionals + 1 if char_class == _REGIONAL else 0
         at = stop
-        if found == _LETTER:
+        if char_class == _LETTER:
             while at < end and data[at] < 0x80 and classes[data[at]] == _LETTER:
                 at += 1
     if is_solid:
@@ -158,13 +158,13 @@ def unit_ngrams(
     hashes = np.empty(room, np.uint64)
     offsets = np.zeros(len(starts) + 1, np.int64)
     for unit in range(len(starts)):
-        here = hashes[offsets[unit] :]
-        num_words = hash_boundary_words(data, starts[unit], ends[unit], classes, here)
+        unit_hashes = hashes[offsets[unit] :]
+        num_words = hash_boundary_words(data, starts[unit], ends[unit], classes, unit_hashes)
         num = 0
         if num_words >= min_words:
-            num = polynomials(here, num_words, ngram)
+            num = polynomials(unit_hashes, num_words, ngram)
             for at in range(num):
-                here[at] = mix64(here[at]) ^ scopes[unit]
+                unit_hashes[at] = mix64(unit_hashes[at]) ^ scopes[unit]
         offsets[unit + 1] = offsets[unit] + num
     return offsets, hashes[: offsets[len(starts)]]
 
@@ -177,16 +177,16 @@ def _sort_part(
     inner = 0
     while len(hashes) >> inner > _BUCKET_ROWS:
         inner += 1
-    left, right = np.uint64(bits + 1), np.uint64(63 - inner)
+    left_shift, right_shift = np.uint64(bits + 1), np.uint64(63 - inner)
     starts = np.zeros((2 << inner) + 1, np.int64)
     for value in hashes:
-        starts[np.int64((value << left) >> right) + 1] += 1
+        starts[np.int64((value << left_shift) >> right_shift) + 1] += 1
     for bucket in range(len(starts) - 1):
         starts[bucket + 1] += starts[bucket]
     places = starts.copy()
     for row in range(len(hashes)):
         value = hashes[row]
-        bucket = np.int64((value << left) >> right)
+        bucket = np.int64((value << left_shift) >> right_shift)
         at = places[bucket]
         places[bucket] += 1
         while at > starts[bucket] and out[at - 1] > value:
@@ -234,7 +234,7 @@ def group_ngrams(offsets: Int64s, hashes: Uint64s) -> tuple[Uint64s, Uint32s, By
             dealt[begin:end], owners[begin:end], bits, sorted_hashes[begin:end], units[begin:end]
         )
         begin = end
-    times, seen = np.empty(num, np.uint8), np.zeros(len(offsets) - 1, np.int64)
+    times, num_repeated = np.empty(num, np.uint8), np.zeros(len(offsets) - 1, np.int64)
     rows = begin = np.int64(0)
     while begin < num:
         value, first = sorted_hashes[begin], units[begin]
@@ -243,10 +243,10 @@ def group_ngrams(offsets: Int64s, hashes: Uint64s) -> tuple[Uint64s, Uint32s, By
             if units[begin] == first:
                 count += 1
             else:
-                seen[units[begin]] += 1
+                num_repeated[units[begin]] += 1
             begin += 1
         while count > 0:
             sorted_hashes[rows], units[rows], times[rows] = value, first, min(count, 255)
             rows += 1
             count -= 255
-    return sorted_hashes[:rows], units[:rows], times[:rows], seen
+    return sorted_hashes[:rows], units[:rows], times[:rows], num_repeated

@@ -47,7 +47,7 @@ def _decode(
     """Fill codes, bits, places; return how many characters, -1 to ask spaCy."""
     codes, kinds, places = room.codes, room.bits, room.places
     num = 0
-    seen = 0
+    all_bits = 0
     at = start
     while at < stop:
         code = np.int64(data[at])
@@ -58,12 +58,12 @@ def _decode(
         if code >= NUM_CODES:
             return -1
         bits = np.int64(classes[code])
-        seen |= bits
+        all_bits |= bits
         codes[num], kinds[num], places[num] = code, bits, at
         num += 1
         at += width
     places[num] = stop
-    return -1 if seen & ASK or (seen & UNIT and seen & DIGIT) else num
+    return -1 if all_bits & ASK or (all_bits & UNIT and all_bits & DIGIT) else num
 
 
 @kernel
@@ -73,10 +73,10 @@ def _split_affixes(num: int, rules: Rules, room: SplitScratch) -> int:
     codes, bits, ends, tails = room.codes, room.bits, room.ends, room.tails
     table, starts, texts, longest = rules.table, rules.starts, rules.codes, rules.longest
     piece_starts, pieces = rules.piece_starts, rules.pieces
-    begin, end, count, num_tails, before = 0, num, 0, 0, -1
+    begin, end, count, num_tails, previous_size = 0, num, 0, 0, -1
     special = -1
-    while special < 0 and end > begin and end - begin != before:
-        before = end - begin
+    while special < 0 and end > begin and end - begin != previous_size:
+        previous_size = end - begin
         front = back = trial = 0
         # Special cases: the whole, what follows the prefix, what is before the suffix.
         while trial < 3 and special < 0:
@@ -256,20 +256,20 @@ def _infix_length(
             return length
     if at == begin or at + 1 >= end:
         return 0
-    before, after = bits[at - 1], bits[at + 1]
+    left, right = bits[at - 1], bits[at + 1]
     if code == 46:
-        return int(bool(before & (LOWER | QUOTE)) and bool(after & (UPPER | QUOTE)))
+        return int(bool(left & (LOWER | QUOTE)) and bool(right & (UPPER | QUOTE)))
     is_sign = code == 43 or code == 45 or code == 42 or code == 94  # + - * ^
-    if is_sign and before & DIGIT and (after & DIGIT or codes[at + 1] == 45):
+    if is_sign and left & DIGIT and (right & DIGIT or codes[at + 1] == 45):
         return 1
     if code == 44:
-        return int(bool(before & LETTER) and bool(after & LETTER))
+        return int(bool(left & LETTER) and bool(right & LETTER))
     if code == 45 or code == 126 or code == 0x2013 or code == 0x2014:  # - ~ and dashes
-        if before & LETTER or (digit_hyphens and before & DIGIT):
+        if left & LETTER or (digit_hyphens and left & DIGIT):
             return _hyphens_length(codes, bits, at, end)
         return 0
     if code == 58 or code == 60 or code == 61 or code == 62 or code == 47:  # : < = > /
-        return int(bool(before & (LETTER | DIGIT)) and bool(after & LETTER))
+        return int(bool(left & (LETTER | DIGIT)) and bool(right & LETTER))
     return 0
 
 
@@ -277,8 +277,8 @@ def _infix_length(
 def _hyphens_length(codes: Int32s, bits: Int32s, at: int, end: int) -> int:
     """Return how many of the hyphens at `at` precede a letter: - -- --- and dashes."""
     code = codes[at]
-    most = 3 if code == 45 else 2 if code == 0x2014 else 1
-    for length in range(1, most + 1):
+    max_hyphens = 3 if code == 45 else 2 if code == 0x2014 else 1
+    for length in range(1, max_hyphens + 1):
         if at + length >= end:
             return 0
         if bits[at + length] & LETTER:
@@ -394,7 +394,7 @@ def rules(
             place = (place + 1) & (size - 1)
         table[place] = number
     pieces = [list(map(len, specials[text])) for text in texts]
-    made = Rules(
+    compiled = Rules(
         classes,
         table,
         np.cumsum([0, *map(len, texts)], dtype=np.int32),
@@ -405,9 +405,9 @@ def rules(
         max(map(len, texts), default=0),
         int(digit_hyphens),
     )
-    for array in made[:-2]:
+    for array in compiled[:-2]:
         array.flags.writeable = False
-    return made
+    return compiled
 
 
 @kernel
@@ -439,10 +439,10 @@ def find_special(
         number = np.int64(table[place]) - 1
         at = starts[number]
         if starts[number + 1] - at == length:
-            same = 0
-            while same < length and codes[begin + same] == texts[at + same]:
-                same += 1
-            if same == length:
+            equal = 0
+            while equal < length and codes[begin + equal] == texts[at + equal]:
+                equal += 1
+            if equal == length:
                 return int(number)
         place = (place + 1) & mask
     return -1

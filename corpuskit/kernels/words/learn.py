@@ -43,11 +43,11 @@ def nothing_found(num: int) -> LearnedWords:
 def learn(
     data: Bytes,
     first_question: int,
-    who: int,
+    splitter: int,
     rules: Rules,
     records: Records,
     room: SplitScratch,
-    asked: Questions,
+    queue: Questions,
     learned: LearnedWords,
 ) -> None:
     """Answer the questions from `first_question` on that the rules can answer.
@@ -55,18 +55,18 @@ def learn(
     Args:
         data: the texts.
         first_question: questions before it are answered.
-        who, rules: who splits.
+        splitter, rules: what splits.
         records: with room for all bytes of the questions.
         room: for the longest chunk.
-        asked, learned: as they say; `learned` begins with `first_question`.
+        queue, learned: see their classes; `learned` begins with `first_question`.
     """
     ends = room.ends
-    for question in range(first_question, asked.used[0]):
-        if asked.slots[question] < 0:
+    for question in range(first_question, queue.used[0]):
+        if queue.slots[question] < 0:
             continue
-        start, stop = asked.spans[question, 0], asked.spans[question, 1]
+        start, stop = queue.spans[question, 0], queue.spans[question, 1]
         count = 1
-        if who == RULES:
+        if splitter == RULES:
             count = split_chunk(data, start, stop, rules, room)
         else:
             ends[0] = stop - start
@@ -82,12 +82,12 @@ def learn(
 
 @kernel
 def answer(
-    slots: Uint64s, records: Records, asked: Questions, first_question: int, learned: LearnedWords
+    slots: Uint64s, records: Records, queue: Questions, first_question: int, learned: LearnedWords
 ) -> None:
     """Write answers into the slots of questions from `first_question` on."""
-    for question in range(first_question, asked.used[0]):
-        if asked.slots[question] >= 0:
-            at, place = np.uint64(asked.slots[question]), question - first_question
+    for question in range(first_question, queue.used[0]):
+        if queue.slots[question] >= 0:
+            at, place = np.uint64(queue.slots[question]), question - first_question
             first, count = learned.firsts[place], learned.counts[place]
             value = np.uint64(first) | (np.uint64(count) << COUNT_BITS)
             slots[at + VALUE] = value | (TOUCHY if learned.touchy[place] else np.uint64(0))
@@ -95,10 +95,10 @@ def answer(
 
 
 @kernel
-def _expanded(
-    offsets: Int64s, tokens: Int32s, learned: LearnedWords, is_touched: Bytes, made: Int64s
+def _expanded_offsets(
+    offsets: Int64s, tokens: Int32s, learned: LearnedWords, is_touched: Bytes, out_offsets: Int64s
 ) -> None:
-    """Fill `made` with the offsets of words when all questions are answered."""
+    """Fill `out_offsets` with the offsets of words when all questions are answered."""
     counts, touchy = learned.counts, learned.touchy
     num = np.int64(0)
     for row in range(len(offsets) - 1):
@@ -109,7 +109,7 @@ def _expanded(
             else:
                 num += counts[-1 - token]
                 is_touched[row] |= touchy[-1 - token]
-        made[row + 1] = num
+        out_offsets[row + 1] = num
 
 
 @kernel
@@ -123,19 +123,19 @@ def _expand(size: int, tokens: Int32s, learned: LearnedWords, out: Int32s) -> No
             num += 1
             continue
         question = -1 - token
-        for more in range(counts[question]):
-            out[num] = firsts[question] + more
+        for word in range(counts[question]):
+            out[num] = firsts[question] + word
             num += 1
 
 
 def expand(offsets: Int64s, tokens: Int32s, learned: LearnedWords) -> tuple[Int64s, Int32s, Int64s]:
     """Return offsets and tokens with the answers in place of the questions.
 
-    And, ascending, the texts in which a chunk that was asked for may lose a special case.
+    And, ascending, the texts in which a chunk in question may lose a special case.
     """
     is_touched = np.zeros(len(offsets) - 1, np.uint8)
-    made = np.zeros(len(offsets), np.int64)
-    _expanded(offsets, tokens, learned, is_touched, made)
-    out = np.empty(int(made[-1]), np.int32)
+    out_offsets = np.zeros(len(offsets), np.int64)
+    _expanded_offsets(offsets, tokens, learned, is_touched, out_offsets)
+    out = np.empty(int(out_offsets[-1]), np.int32)
     _expand(int(offsets[-1]), tokens, learned, out)
-    return made, out, np.flatnonzero(is_touched)
+    return out_offsets, out, np.flatnonzero(is_touched)

@@ -117,15 +117,15 @@ class Lexicon:
     def marks(self, words: tuple[str, ...]) -> Bytes:
         """Return (T,) uint8: k + 1 where a record is the k-th of at most 255 different words.
 
-        What was worked out for these words before is kept; only new records are looked at.
+        The result for these words is cached; only new records are examined.
         """
-        marks, done = self._marks.get(words, (np.zeros(0, np.uint8), 0))
+        marks, old = self._marks.get(words, (np.zeros(0, np.uint8), 0))
         size = len(self)
         if size > len(marks):
-            marks = np.concatenate([marks[:done], np.zeros(size + size // 2 - done, np.uint8)])
-        if size > done:
+            marks = np.concatenate([marks[:old], np.zeros(size + size // 2 - old, np.uint8)])
+        if size > old:
             numbers, hashes, starts, content = _sorted_words(words)
-            _mark(self.records, numbers, hashes, starts, content, marks, done, size)
+            _mark(self.records, numbers, hashes, starts, content, marks, old, size)
         self._marks[words] = marks, size
         return frozen(marks[:size])
 
@@ -148,8 +148,8 @@ class Lexicon:
         """Add records, return the number of the first."""
         coded = [word.encode() for word in words]
         bounds = np.array([0, *itertools.accumulate(map(len, coded))], np.int64)
-        joined = np.frombuffer(b"".join(coded) + b"\0", np.uint8)
-        return self.append_pieces(joined, bounds[:-1], bounds[1:])
+        content = np.frombuffer(b"".join(coded) + b"\0", np.uint8)
+        return self.append_pieces(content, bounds[:-1], bounds[1:])
 
     def append_pieces(self, data: Bytes, starts: Int64s, ends: Int64s) -> int:
         """Add the words `data[starts[i]:ends[i]]`; return the number of the first."""
@@ -192,8 +192,8 @@ def char_kinds(sentence_ends: frozenset[str] = frozenset()) -> Bytes:
     table[_codes(_SYMBOLS)] = 0
     chars = np.arange(NUM_CODES, dtype=np.uint32).view("<U1")
     table[np.strings.isalpha(chars)] |= ALPHA
-    others = np.flatnonzero(~np.strings.isalnum(chars)).tolist()
-    table[[code for code in others if unicodedata.category(chr(code))[0] == "P"]] |= PUNCT
+    symbols = np.flatnonzero(~np.strings.isalnum(chars)).tolist()
+    table[[code for code in symbols if unicodedata.category(chr(code))[0] == "P"]] |= PUNCT
     table[_codes(sentence_ends)] |= SENTENCE_END
     return frozen(table)
 
@@ -210,10 +210,10 @@ def _longer(array: AnyArray, used: int, room: int) -> AnyArray:
 
 def _sorted_words(words: tuple[str, ...]) -> tuple[AnyArray, ...]:
     """Return numbers, hashes (ascending), starts and data of words."""
-    few = Lexicon()
-    few.append(words)
-    order = np.argsort(few.hashes, kind="stable")
-    return frozen(order), frozen(few.hashes[order]), few.starts, few.data
+    lexicon = Lexicon()
+    lexicon.append(words)
+    order = np.argsort(lexicon.hashes, kind="stable")
+    return frozen(order), frozen(lexicon.hashes[order]), lexicon.starts, lexicon.data
 
 
 @inline
@@ -223,15 +223,15 @@ def folded(value: np.uint64) -> np.uint64:
 
 
 @inline
-def product(one: np.uint64, other: np.uint64) -> np.uint64:
-    """Return one * other mod PRIME, of values below it; compiles to vector instructions."""
-    high, low = one >> np.uint64(32), one & _LOW_32
-    other_high, other_low = other >> np.uint64(32), other & _LOW_32
-    middle = high * other_low + low * other_high
-    least = low * other_low
+def product(left: np.uint64, right: np.uint64) -> np.uint64:
+    """Return left * right mod PRIME, of values below it; compiles to vector instructions."""
+    high, low = left >> np.uint64(32), left & _LOW_32
+    right_high, right_low = right >> np.uint64(32), right & _LOW_32
+    middle = high * right_low + low * right_high
+    lowest = low * right_low
     # As 2**61 is 1, 2**64 is 8, and 2**32 times the middle its low 29 bits shifted, and the rest.
-    total = (high * other_high << np.uint64(3)) + (middle >> np.uint64(29))
-    total += ((middle & _LOW_29) << np.uint64(32)) + (least & _PRIME) + (least >> np.uint64(61))
+    total = (high * right_high << np.uint64(3)) + (middle >> np.uint64(29))
+    total += ((middle & _LOW_29) << np.uint64(32)) + (lowest & _PRIME) + (lowest >> np.uint64(61))
     return folded((total & _PRIME) + (total >> np.uint64(61)))
 
 
@@ -242,19 +242,19 @@ def append_record(records: Records, data: Bytes, start: int, stop: int) -> None:
     used, content, char_kinds = records.used, records.data, records.char_kinds
     number, place = used[0], used[1]
     value, power = np.uint64(0), np.uint64(1)
-    chars = some = 0
-    every = PUNCT
+    chars = all_kinds = 0
+    common_kinds = PUNCT
     at = start
     while at < stop:
         code = code_point(data, at)
         kinds = np.int64(SOLID)
         if code < len(char_kinds):
             kinds = np.int64(char_kinds[code])
-        some |= kinds
-        every &= kinds
+        all_kinds |= kinds
+        common_kinds &= kinds
         chars += 1
-        after = at + char_width(data[at])
-        while at < after:
+        stop_byte = at + char_width(data[at])
+        while at < stop_byte:
             byte = data[at]
             content[place] = byte
             place += 1
@@ -262,8 +262,8 @@ def append_record(records: Records, data: Bytes, start: int, stop: int) -> None:
             power = product(power, np.uint64(BASE))
             at += 1
     if chars > 1:
-        some &= ~SENTENCE_END
-    records.kinds[number] = (some & (SOLID | ALPHA | SENTENCE_END)) | every
+        all_kinds &= ~SENTENCE_END
+    records.kinds[number] = (all_kinds & (SOLID | ALPHA | SENTENCE_END)) | common_kinds
     records.chars[number] = chars
     records.hashes[number] = value
     records.powers[number] = power
@@ -288,15 +288,15 @@ def same_bytes(left: Bytes, at: int | np.int64, right: Bytes, begin: int, end: i
 
 
 @kernel
-def place_of(values: AnyArray, wanted: Any) -> int:
-    """Return the position of the first of ascending values that is not below the wanted one.
+def place_of(values: AnyArray, value: Any) -> int:
+    """Return the position of the first of ascending values that is not below `value`.
 
     As np.searchsorted, which takes 0.4 s to compile, and 0.15 s to load.
     """
     low, high = 0, len(values)
     while low < high:
         middle = (low + high) // 2
-        if values[middle] < wanted:
+        if values[middle] < value:
             low = middle + 1
         else:
             high = middle
@@ -311,11 +311,11 @@ def _mark(
     starts: Int64s,
     data: Bytes,
     marks: Bytes,
-    done: int,
+    first: int,
     size: int,
 ) -> None:
     """Set the marks of records `done:size`. O(T log K) for K words."""
-    for record in range(done, size):
+    for record in range(first, size):
         begin, end = records.starts[record], records.starts[record + 1]
         place = place_of(hashes, records.hashes[record])
         marks[record] = 0
@@ -330,9 +330,9 @@ def _mark(
 
 
 @kernel
-def _copy_rows(given: Int64s, tokens: Int32s, rows: Int64s, offsets: Int64s, out: Int32s) -> None:
+def _copy_rows(starts: Int64s, tokens: Int32s, rows: Int64s, offsets: Int64s, out: Int32s) -> None:
     for place in range(len(rows)):
-        at = given[rows[place]]
+        at = starts[rows[place]]
         out[offsets[place] : offsets[place + 1]] = tokens[
             at : at + offsets[place + 1] - offsets[place]
         ]

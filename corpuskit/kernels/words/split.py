@@ -4,8 +4,8 @@ A chunk is what is between whitespace, as str.split() sees it. The memory is a h
 32-byte slots (low key, high key, value, place of the bytes), two of which are a cache line: chunks
 of up to 15 bytes are compared by their key, longer ones by 120 bits of hash and then byte by byte.
 
-A new chunk is a question. Who answers it: nobody (a chunk is a word), the rules in `english.py`, or
-the caller, who also gets what the rules cannot answer.
+A new chunk is a question. The answer comes from nobody (a chunk is a word), from the rules in
+`english.py`, or from the caller, who also gets what the rules cannot answer.
 """
 
 from __future__ import annotations
@@ -55,19 +55,19 @@ def questions(room: int) -> Questions:
     return Questions(np.zeros(1, np.int64), np.empty((room, 2), np.int64), np.empty(room, np.int64))
 
 
-def more_questions(asked: Questions) -> Questions:
+def more_questions(queue: Questions) -> Questions:
     """Return the questions with room for as many again, if more than half of it is taken."""
-    used, room = int(asked.used[0]), len(asked.slots)
+    used, room = int(queue.used[0]), len(queue.slots)
     if used * 2 < room:
-        return asked
+        return queue
     longer = questions(room * 2)
     longer.used[0] = used
-    longer.spans[:used], longer.slots[:used] = asked.spans[:used], asked.slots[:used]
+    longer.spans[:used], longer.slots[:used] = queue.spans[:used], queue.slots[:used]
     return longer
 
 
 class ChunkMemory:
-    """Chunks and what they split into; grows with what it is asked.
+    """Chunks and what they split into; grows with new chunks.
 
     Attributes:
         lexicon: where the words are.
@@ -157,20 +157,20 @@ def find_words(
     content: Bytes,
     seams: Seams,
     scratch: Scratch,
-    asked: Questions,
+    queue: Questions,
     forced: Int64s,
 ) -> int:
-    """Find the words of texts from `first_row` on; return the first row not done for want of room.
+    """Find the words of texts from `first_row` on; return the first row that had no room.
 
     A question n leaves the token -1 - n. O(B), 250 MB/s if all chunks are known.
 
     Args:
-        first_row: texts before it are done.
+        first_row: texts before it are finished.
         begins, ends, data: the texts.
         space_kinds: SPACE_KINDS.
         slots, used: see ChunkMemory.
         content: the bytes of the lexicon.
-        seams, scratch, asked: as they say.
+        seams, scratch, queue: see their classes.
         forced: bytes, ascending, the last beyond all texts: what is there between two
             whitespaces that are not single spaces is a question as a whole.
     """
@@ -210,12 +210,12 @@ def find_words(
                     )
                 ):
                     slot = _find_slot(
-                        data, start, stop, low, high, slots, used, content, seams, asked
+                        data, start, stop, low, high, slots, used, content, seams, queue
                     )
                     if slot == _NO_ROOM:
                         return row
                     if slot == _FORBIDDEN:
-                        num = _ask_text(begin, end, bounds[row], tokens, asked)
+                        num = _ask_text(begin, end, bounds[row], tokens, queue)
                         run = last = runs
                         break
                     value = slots[np.uint64(slot) + VALUE]
@@ -226,11 +226,11 @@ def find_words(
                         value & TOUCHY
                         and is_touched(data, begin, end, start, stop, seams, np.int64(token))
                     ):
-                        if asked.used[0] == len(asked.slots):
+                        if queue.used[0] == len(queue.slots):
                             return row
                         line, run = _line_around(data, begin, edges, run, runs)
                         start, stop = begin + edges[line + line], begin + edges[run + run - _ONE]
-                        num = _ask_text(start, stop, numbers[line], tokens, asked)
+                        num = _ask_text(start, stop, numbers[line], tokens, queue)
                         next_forced = forced[place_of(forced, stop)]
                         continue
                     if value & _PENDING:
@@ -239,10 +239,10 @@ def find_words(
                         continue
                 count = (value >> COUNT_BITS) & _COUNT
                 # Four at a time, needed or not: how many there are is hard to predict.
-                for more in range(_FOUR):
-                    tokens[num + more] = token + more
-                for more in range(_FOUR, count):
-                    tokens[num + more] = token + more
+                for offset in range(_FOUR):
+                    tokens[num + offset] = token + offset
+                for offset in range(_FOUR, count):
+                    tokens[num + offset] = token + offset
                 num += count
         bounds[row + 1] = num
     return len(begins)
@@ -272,10 +272,10 @@ def _look_ahead(
         lows[run - first], highs[run - first] = low, high
         places[run - first] = (mix_key(low, high) & mask) << _LINE_BITS
     # All lines are fetched at once, before any of them is waited for: twice as fast.
-    seen = _NONE
+    sink = _NONE
     for chunk in range(last - first):
-        seen ^= slots[places[chunk]]
-    places[_BLOCK] = seen
+        sink ^= slots[places[chunk]]
+    places[_BLOCK] = sink
 
 
 @kernel
@@ -311,7 +311,7 @@ def _find_slot(
     used: Int64s,
     content: Bytes,
     seams: Seams,
-    asked: Questions,
+    queue: Questions,
 ) -> int:
     """Return the slot of a chunk, which is a question if it is new; or why there is none."""
     last = np.uint64(len(slots) - 1)
@@ -326,14 +326,14 @@ def _find_slot(
             if same_bytes(data if is_pending else content, place, data, start, stop):
                 return int(at)
         at = (at + _FOUR) & last
-    question = asked.used[0]
-    if used[0] * 8 >= len(slots) or question == len(asked.slots):
+    question = queue.used[0]
+    if used[0] * 8 >= len(slots) or question == len(queue.slots):
         return _NO_ROOM
     if _is_forbidden(data, start, stop, seams.forbidden):
         return _FORBIDDEN
-    asked.spans[question, 0], asked.spans[question, 1] = start, stop
-    asked.slots[question] = at
-    asked.used[0] = question + 1
+    queue.spans[question, 0], queue.spans[question, 1] = start, stop
+    queue.slots[question] = at
+    queue.used[0] = question + 1
     used[0] += 1
     slots[at], slots[at + _KEY_HIGH] = low, high
     slots[at + VALUE], slots[at + PLACE] = np.uint64(question) | _PENDING, np.uint64(start)
@@ -342,13 +342,13 @@ def _find_slot(
 
 @kernel
 def _ask_text(
-    begin: int, end: int, num: int | np.int64, tokens: Int32s, asked: Questions
+    begin: int, end: int, num: int | np.int64, tokens: Int32s, queue: Questions
 ) -> np.uint64:
     """Make a piece of text a question as a whole, token `num`; return the number after it."""
-    question = asked.used[0]
-    asked.spans[question, 0], asked.spans[question, 1] = begin, end
-    asked.slots[question] = -1
-    asked.used[0] = question + 1
+    question = queue.used[0]
+    queue.spans[question, 0], queue.spans[question, 1] = begin, end
+    queue.slots[question] = -1
+    queue.used[0] = question + 1
     tokens[num] = -1 - question
     return np.uint64(num + 1)
 
@@ -395,7 +395,7 @@ def split_spaces(data: Bytes, begin: int, end: int, kinds: Bytes, edges: Int32s)
             `begin`.
     """
     num = np.uint64(0)
-    before = np.uint8(_SPACE)
+    previous = np.uint8(_SPACE)
     at = begin
     while at < end:
         kind, width = kinds[data[at]], 1
@@ -404,11 +404,11 @@ def split_spaces(data: Bytes, begin: int, end: int, kinds: Bytes, edges: Int32s)
             kind = np.uint8(_WORD if width == 0 else _SPACE)
             width = max(width, 1)
         edges[num] = at - begin
-        num += np.uint64(kind ^ before)
-        before = kind
+        num += np.uint64(kind ^ previous)
+        previous = kind
         at += width
     edges[num] = end - begin
-    num += np.uint64(before)
+    num += np.uint64(previous)
     return int(num >> np.uint64(1))
 
 

@@ -59,7 +59,7 @@ class ModelCard:
         return {"normalize": self.normalize, "slope": self.slope, "shifts": self.shifts}
 
     @classmethod
-    def from_dict(cls, given: Any, labels: int) -> ModelCard:
+    def from_dict(cls, fields: Any, labels: int) -> ModelCard:
         """Check and return what `to_dict` gave.
 
         Raises:
@@ -67,9 +67,9 @@ class ModelCard:
         """
         try:
             card = cls(
-                tuple(map(str, given["normalize"])),
-                float(given["slope"]),
-                tuple(map(float, given["shifts"])),
+                tuple(map(str, fields["normalize"])),
+                float(fields["slope"]),
+                tuple(map(float, fields["shifts"])),
             )
         except (TypeError, KeyError) as error:
             raise ValueError(f"its card is broken: {error}") from None

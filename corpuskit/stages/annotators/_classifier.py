@@ -20,7 +20,7 @@ from corpuskit.errors import DataError, UsageError
 from corpuskit.stages.annotators._fasttext import (
     ClassifierSettings,
     TextClassifier,
-    Trained,
+    TrainedModel,
     open_model,
     train,
     training_line,
@@ -29,7 +29,7 @@ from corpuskit.stages.annotators._folds import (
     CrossPredictions,
     Folds,
     Learned,
-    Tried,
+    Trial,
     check_labels,
     choose,
     count_rows,
@@ -67,7 +67,7 @@ class TrainReport:
     labels: tuple[str, ...]
     held_out: ClassifierEvaluation | RegressionEvaluation | None
     settings: ClassifierSettings
-    tried: tuple[Tried, ...] = ()
+    tried: tuple[Trial, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ def train_classifier(
     progress: Callable[[str], None] = lambda message: None,
     verbose: int = 0,
 ) -> TrainReport:
-    """Train a classifier on labelled rows, write it to `output` and judge it on what was held out.
+    """Train a classifier on labelled rows, write it to `output` and judge it on held-out rows.
 
     Rows are put in random order by the seed, whatever their order in the files. With one thread the
     same rows, settings and library give the same file.
@@ -116,11 +116,11 @@ def train_classifier(
         rows: `Labelled`, or any rows that can be iterated twice.
         output: the model; `.ftz` by custom for a quantized one.
         settings: see `ClassifierSettings`.
-        split: rows that are judged instead of learned from; `by_group` is for the folds, too.
+        split: rows to judge instead of learning from; `by_group` is for the folds, too.
         shrink: how to make the model small; None leaves it as trained.
-        positive: label whose calibration and ROC area are wanted; empty for the best one's.
-        folds: parts of what is learned that are held out in turn, to calibrate scores and to choose
-            among candidates; 0 leaves scores as the model gives them.
+        positive: label whose calibration and ROC area to report; empty for the best one's.
+        folds: parts of the training rows held out in turn, to calibrate scores and to choose among
+            candidates; 0 leaves scores as the model gives them.
         auto: choose family, normalisation and n-grams by the folds; see `choose`.
         progress: is given one line of text per step.
         verbose: 2 draws fastText's own progress bar.
@@ -133,21 +133,21 @@ def train_classifier(
     learned = Learned(rows, split)
     counts = learned.counts()
     labels = check_labels(counts, settings, positive)
-    tried: tuple[Tried, ...] = ()
+    tried: tuple[Trial, ...] = ()
     card = settings.card
     with tempfile.TemporaryDirectory(prefix="corpuskit-") as scratch:
         work = _Trainer(shrink, Path(scratch), progress, verbose)
         if folds:
-            parts = cut_folds(counts, folds, split.by_group)
-            progress(f"{parts.num} parts of the {parts.what} are held out in turn")
-            judged = functools.partial(_judge_parts, learned, labels, parts, work)
+            assignment = cut_folds(counts, folds, split.by_group)
+            progress(f"{assignment.num} parts of the {assignment.what} are held out in turn")
+            judge_settings = functools.partial(_predict_held_out, learned, labels, assignment, work)
             if auto:
-                settings, held, tried = choose(settings, judged, positive, progress)
+                settings, predictions, tried = choose(settings, judge_settings, positive, progress)
             else:
-                held = judged(settings)
-            card = held.calibrated(settings.card, progress)
-        what = "numbers" if settings.regression else f"{len(labels)} labels"
-        progress(f"training on {counts.total():,} texts with {what}")
+                predictions = judge_settings(settings)
+            card = predictions.calibrated(settings.card, progress)
+        target = "numbers" if settings.regression else f"{len(labels)} labels"
+        progress(f"training on {counts.total():,} texts with {target}")
         fit = _fit_linear if settings.family == "linear" else _fit_fasttext
         fit(learned, settings, card, output, labels, work)
     size = output.stat().st_size
@@ -166,23 +166,23 @@ class _Trainer:
     verbose: int
 
 
-def _judge_parts(
+def _predict_held_out(
     rows: Learned,
     labels: tuple[str, ...],
-    parts: Folds,
+    folds: Folds,
     work: _Trainer,
     settings: ClassifierSettings,
 ) -> CrossPredictions:
-    """Return what models say of the parts that they have not learned from."""
+    """Return the predictions of models for the folds that they have not learned from."""
     quiet = dataclasses.replace(work, progress=lambda message: None, verbose=0)
 
-    def fit(some: Iterable[LabelledRow]) -> TextClassifier:
+    def fit(training_rows: Iterable[LabelledRow]) -> TextClassifier:
         output = work.scratch / "part.bin"
         make = _fit_linear if settings.family == "linear" else _fit_fasttext
-        make(some, settings, settings.card, output, labels, quiet)
+        make(training_rows, settings, settings.card, output, labels, quiet)
         return open_model(output)
 
-    return cross_fit(rows, labels, parts, settings, fit)
+    return cross_fit(rows, labels, folds, settings, fit)
 
 
 def _fit_linear(
@@ -195,8 +195,8 @@ def _fit_linear(
 ) -> None:
     """Train and write a linear model; the file appears whole or not at all."""
     grams = grams_of(settings, labels, work.shrink.max_bytes if work.shrink else 0)
-    counted, truth = count_rows(rows, labels, grams, card.modes)
-    model = fit_linear(counted, truth, labels, grams, card, settings.min_count)
+    grams_by_row, truth = count_rows(rows, labels, grams, card.modes)
+    model = fit_linear(grams_by_row, truth, labels, grams, card, settings.min_count)
     output.parent.mkdir(parents=True, exist_ok=True)
     partial = output.with_name(f".{output.name}.{os.getpid()}")
     try:
@@ -228,7 +228,7 @@ def _fit_fasttext(
 
 
 def _make_small(
-    model: Trained,
+    model: TrainedModel,
     lines: Path,
     settings: ClassifierSettings,
     shrink: Shrink,
@@ -237,13 +237,13 @@ def _make_small(
     work: _Trainer,
 ) -> None:
     """Quantize and write a model; with a limit, cut rows off until the file is small enough."""
-    whole, small = lines.with_name("whole.bin"), lines.with_name("small.ftz")
+    trained_file, small = lines.with_name("whole.bin"), lines.with_name("small.ftz")
     if shrink.max_bytes:
-        model.save(whole)
+        model.save(trained_file)
     elif not shrink.quantize:
         return model.save(output, card)
     cutoff = shrink.cutoff
-    if shrink.max_bytes and model.size_bytes(model.rows, cut=False) > shrink.max_bytes:
+    if shrink.max_bytes and model.size_bytes(model.rows, is_cut=False) > shrink.max_bytes:
         cutoff = _fitting_rows(model, shrink.max_bytes)
     for _ in range(TRIES):
         work.progress(
@@ -254,19 +254,19 @@ def _make_small(
         excess = (small.stat().st_size + CARD_BYTES) / shrink.max_bytes if shrink.max_bytes else 0
         if excess <= 1:
             return model.save(output, card)
-        model = Trained.load(whole)
+        model = TrainedModel.load(trained_file)
         cutoff = int(min(cutoff or model.rows, model.rows) / excess * 0.99)
     raise UsageError(f"max-size {shrink.max_bytes:,} bytes is too small. Give more.")
 
 
-def _fitting_rows(model: Trained, max_bytes: int) -> int:
+def _fitting_rows(model: TrainedModel, max_bytes: int) -> int:
     """Return how many rows a file of that size holds, by an estimate from above of a row's bytes.
 
     Raises:
         UsageError: fewer than a quantizer needs.
     """
-    fixed = model.size_bytes(0, cut=True)
-    rows = int((max_bytes - fixed) / ((model.size_bytes(1000, cut=True) - fixed) / 1000))
+    fixed = model.size_bytes(0, is_cut=True)
+    rows = int((max_bytes - fixed) / ((model.size_bytes(1000, is_cut=True) - fixed) / 1000))
     if rows < 256:
         raise UsageError(
             f"max-size {max_bytes:,} bytes is too small: labels and codebooks take {fixed:,}, and "
@@ -277,51 +277,51 @@ def _fitting_rows(model: Trained, max_bytes: int) -> int:
 
 def judge_held_out(
     model: Path, rows: Iterable[LabelledRow], split: Split, positive: str = ""
-) -> Judged:
-    """Predict the rows that a training with the same split left out; without a split, all.
+) -> Judgements:
+    """Predict the rows that training with the same split left out; without a split, all.
 
     Raises:
         UsageError: a file is missing, or the model lacks the positive label.
         DataError: an input is broken, or no row has a text and a label.
     """
-    kept = (row for row in rows if not split or split.holds_out(row))
-    judged = judge(open_model(model), kept, positive)
-    if not judged.true:
+    held_out = (row for row in rows if not split or split.holds_out(row))
+    predictions = judge(open_model(model), held_out, positive)
+    if not predictions.true:
         raise DataError(f"{model}: no row with a text and a label is left to judge it by.")
-    return judged
+    return predictions
 
 
 def choose_thresholds(
-    judged: Judged,
+    predictions: Judgements,
     *,
     keep_rate: float | None = None,
     precision: float | None = None,
     model: Path | None = None,
     among: Iterable[str] | None = None,
 ) -> tuple[ScoreThreshold, ...]:
-    """Return the thresholds asked for.
+    """Return a threshold for `keep_rate` and one for `precision`, where they are set.
 
     Args:
-        judged: rows with the scores of the positive label.
-        keep_rate: share of the texts to keep: of `among` if given, else of the rows judged.
-        precision: share of positive rows among those kept, by the rows judged.
+        predictions: with the scores of the positive label.
+        keep_rate: share of the texts to keep: of `among`, by default of the rows predicted.
+        precision: share of positive rows among those kept, by `predictions`.
         model: scores `among`.
         among: texts without labels, such as a sample of the crawl to be filtered.
 
     Raises:
-        UsageError: a threshold is wanted without a positive label, or cannot be reached.
+        UsageError: a threshold needs a positive label and has none, or cannot be reached.
     """
-    if not judged.positive and (keep_rate is not None or precision is not None):
+    if not predictions.positive and (keep_rate is not None or precision is not None):
         raise UsageError("a threshold is one of a label's scores. Name it by --positive LABEL.")
     thresholds = []
     if keep_rate is not None and among is not None and model is not None:
         texts = (LabelledRow(text, "") for text in among)
-        scores = judge(open_model(model), texts, judged.positive).scores
+        scores = judge(open_model(model), texts, predictions.positive).scores
         thresholds.append(at_keep_rate(scores, keep_rate))
     elif keep_rate is not None:
-        thresholds.append(at_keep_rate(judged.scores, keep_rate, judged.hits))
+        thresholds.append(at_keep_rate(predictions.scores, keep_rate, predictions.hits))
     if precision is not None:
-        thresholds.append(at_precision(judged.scores, judged.hits, precision))
+        thresholds.append(at_precision(predictions.scores, predictions.hits, precision))
     return tuple(thresholds)
 
 
@@ -335,15 +335,15 @@ def stage_snippet(stage: str, model: str, label: str, threshold: ScoreThreshold)
         bound = f"max_score: {max(threshold.min_score - 0.0001, 0):.4f}"
     else:
         bound = f"min_score: {threshold.min_score:.4f}"
-    given = f"model: {_scalar(model)}, label: {_scalar(label)}, {bound}"
-    return f"- {stage}: {{{given}}}  # {threshold.purpose}"
+    parameters = f"model: {_scalar(model)}, label: {_scalar(label)}, {bound}"
+    return f"- {stage}: {{{parameters}}}  # {threshold.purpose}"
 
 
 def _scalar(text: str) -> str:
     """Return a string as YAML reads it back: quoted unless it is plain (`1` and `no` are not)."""
     plain = re.fullmatch(r"[A-Za-z_./][\w./-]*", text, re.ASCII)
-    other = text.lower() in {"true", "false", "yes", "no", "on", "off", "null", "y", "n", ".inf"}
-    return text if plain and not other else json.dumps(text, ensure_ascii=False)
+    reserved = "true false yes no on off null y n .inf".split()
+    return text if plain and text.lower() not in reserved else json.dumps(text, ensure_ascii=False)
 
 
 # ----------------------------------------------------------------------
@@ -459,8 +459,8 @@ class RegressionEvaluation:
 
 
 @dataclass(frozen=True)
-class Judged:
-    """What a model said of N rows, and the truth.
+class Judgements:
+    """Predictions of a model for N rows, and the truth.
 
     Attributes:
         true, best: true and best label of each row; an empty best label where no word is known.
@@ -481,14 +481,14 @@ class Judged:
 
     @property
     def hits(self) -> Bools:
-        """(N,) whether what `scores` is about is true: the positive label, else the best."""
+        """(N,) whether the label of `scores` is true: the positive one, else the best."""
         if self.numbers is not None:
             return self.numbers >= (number_of(self.positive) if self.positive else np.inf)
-        wanted = [self.positive] * len(self.true) if self.positive else self.best
-        return np.array([a == b for a, b in zip(self.true, wanted, strict=True)], np.bool_)
+        expected = [self.positive] * len(self.true) if self.positive else self.best
+        return np.array([a == b for a, b in zip(self.true, expected, strict=True)], np.bool_)
 
 
-def judge(model: TextClassifier, rows: Iterable[LabelledRow], positive: str = "") -> Judged:
+def judge(model: TextClassifier, rows: Iterable[LabelledRow], positive: str = "") -> Judgements:
     """Predict row by row, exactly as the stages do.
 
     Raises:
@@ -513,46 +513,48 @@ def judge(model: TextClassifier, rows: Iterable[LabelledRow], positive: str = ""
     if model.bounds and any(true):  # texts without labels are scored, too
         numbers = np.array([number_of(name) for name in true])
     tops, scores = [np.concatenate(tops)], [np.concatenate(scores)]
-    return Judged(true, best, groups, tops[0], scores[0], positive, numbers)
+    return Judgements(true, best, groups, tops[0], scores[0], positive, numbers)
 
 
-def evaluate(judged: Judged) -> ClassifierEvaluation | RegressionEvaluation:
-    """Turn what was judged into figures."""
-    if judged.numbers is not None:
-        return _evaluate_numbers(judged, judged.numbers)
-    pairs = Counter(zip(judged.true, judged.best, strict=True))
-    right: dict[str, list[bool]] = {}
-    for group, true, guess in zip(judged.groups, judged.true, judged.best, strict=True):
-        right.setdefault(group, []).append(true == guess)
-    groups = [GroupScore(name, len(hits), sum(hits) / len(hits)) for name, hits in right.items()]
+def evaluate(predictions: Judgements) -> ClassifierEvaluation | RegressionEvaluation:
+    """Turn predictions into figures."""
+    if predictions.numbers is not None:
+        return _evaluate_numbers(predictions, predictions.numbers)
+    pairs = Counter(zip(predictions.true, predictions.best, strict=True))
+    by_group: dict[str, list[bool]] = {}
+    for group, true, guess in zip(
+        predictions.groups, predictions.true, predictions.best, strict=True
+    ):
+        by_group.setdefault(group, []).append(true == guess)
+    groups = [GroupScore(name, len(hits), sum(hits) / len(hits)) for name, hits in by_group.items()]
     return tally(
         pairs,
-        groups=tuple(sorted(groups, key=lambda one: (-one.num_docs, one.group)))
-        if set(right) - {""}
+        groups=tuple(sorted(groups, key=lambda score: (-score.num_docs, score.group)))
+        if set(by_group) - {""}
         else (),
-        calibration=calibrate(judged.scores, judged.hits, judged.positive),
-        auc=roc_area(judged.scores, judged.hits) if judged.positive else None,
+        calibration=calibrate(predictions.scores, predictions.hits, predictions.positive),
+        auc=roc_area(predictions.scores, predictions.hits) if predictions.positive else None,
     )
 
 
-def _evaluate_numbers(judged: Judged, numbers: Float64s) -> RegressionEvaluation:
-    errors = judged.scores - numbers
-    names = np.array(judged.groups)
+def _evaluate_numbers(predictions: Judgements, numbers: Float64s) -> RegressionEvaluation:
+    errors = predictions.scores - numbers
+    names = np.array(predictions.groups)
     groups = [
         NumberGroup(
             str(name),
             int((names == name).sum()),
             float(np.sqrt((errors[names == name] ** 2).mean())),
         )
-        for name in (np.unique(names) if any(judged.groups) else ())
+        for name in (np.unique(names) if any(predictions.groups) else ())
     ]
     return RegressionEvaluation(
         num_docs=len(errors),
         error=float(np.sqrt((errors**2).mean())),
         mean_error=float(np.abs(errors).mean()),
-        explained=explained(judged.scores, numbers),
-        groups=tuple(sorted(groups, key=lambda one: (-one.num_docs, one.group))),
-        auc=roc_area(judged.scores, judged.hits) if judged.positive else None,
+        explained=explained(predictions.scores, numbers),
+        groups=tuple(sorted(groups, key=lambda score: (-score.num_docs, score.group))),
+        auc=roc_area(predictions.scores, predictions.hits) if predictions.positive else None,
     )
 
 
@@ -564,41 +566,41 @@ def tally(
 ) -> ClassifierEvaluation:
     """Turn counts of (true, predicted) into figures; a ratio without a denominator is 0."""
     true: Counter[str] = Counter()
-    given: Counter[str] = Counter()
+    predicted: Counter[str] = Counter()
     for (label, guess), count in pairs.items():
         true[label] += count
-        given[guess] += count
+        predicted[guess] += count
     scores = []
-    for label in sorted(true.keys() | (given.keys() - {""})):
+    for label in sorted(true.keys() | (predicted.keys() - {""})):
         hits = pairs[label, label]
-        precision = hits / given[label] if given[label] else 0.0
+        precision = hits / predicted[label] if predicted[label] else 0.0
         recall = hits / true[label] if true[label] else 0.0
-        f1 = 2 * hits / (given[label] + true[label])
-        scores.append(LabelScore(label, true[label], given[label], precision, recall, f1))
-    wrong = [(*pair, count) for pair, count in pairs.items() if pair[0] != pair[1]]
+        f1 = 2 * hits / (predicted[label] + true[label])
+        scores.append(LabelScore(label, true[label], predicted[label], precision, recall, f1))
+    confusions = [(*pair, count) for pair, count in pairs.items() if pair[0] != pair[1]]
     total = pairs.total()
     return ClassifierEvaluation(
         num_docs=total,
         accuracy=sum(pairs[label, label] for label in true) / total if total else 0.0,
         macro_f1=sum(score.f1 for score in scores) / len(scores) if scores else 0.0,
         labels=tuple(scores),
-        confusions=tuple(sorted(wrong, key=lambda pair: (-pair[2], pair[0], pair[1]))),
+        confusions=tuple(sorted(confusions, key=lambda pair: (-pair[2], pair[0], pair[1]))),
         groups=groups,
         calibration=calibration,
         auc=auc,
     )
 
 
-def calibrate(scores: Float64s, right: Bools, label: str = "") -> Calibration:
-    """Compare scores with the share that is right, in ten bins of equal width."""
+def calibrate(scores: Float64s, hits: Bools, label: str = "") -> Calibration:
+    """Compare scores with the share of hits, in ten bins of equal width."""
     places = np.minimum((np.clip(scores, 0, 1) * BINS).astype(np.int64), BINS - 1)
     bins = []
     for place in range(BINS):
-        chosen = places == place
-        if chosen.any():
-            mean, share = float(scores[chosen].mean()), float(right[chosen].mean())
-            bins.append(Bin(place / BINS, (place + 1) / BINS, int(chosen.sum()), mean, share))
-    gaps = [one.num_docs * abs(one.mean_score - one.right_ratio) for one in bins]
+        in_bin = places == place
+        if in_bin.any():
+            mean, share = float(scores[in_bin].mean()), float(hits[in_bin].mean())
+            bins.append(Bin(place / BINS, (place + 1) / BINS, int(in_bin.sum()), mean, share))
+    gaps = [bucket.num_docs * abs(bucket.mean_score - bucket.right_ratio) for bucket in bins]
     return Calibration(label, sum(gaps) / max(len(scores), 1), tuple(bins))
 
 
@@ -621,7 +623,7 @@ class ScoreThreshold:
     recall: float | None = None
 
 
-def at_keep_rate(scores: Float64s, rate: float, right: Bools | None = None) -> ScoreThreshold:
+def at_keep_rate(scores: Float64s, rate: float, hits: Bools | None = None) -> ScoreThreshold:
     """Return the highest threshold that keeps at least this share of the rows.
 
     Rows with equal scores stay together, so more may be kept: see `kept_ratio`.
@@ -633,11 +635,11 @@ def at_keep_rate(scores: Float64s, rate: float, right: Bools | None = None) -> S
         raise UsageError(f"keep-rate must be above 0 and at most 1, got {rate}.")
     if not len(scores):
         raise UsageError("keep-rate: there are no texts to keep a share of.")
-    wanted = int(np.ceil(rate * len(scores) - 1e-9))
-    return _threshold(f"keep rate {rate:g}", float(-np.sort(-scores)[wanted - 1]), scores, right)
+    count = int(np.ceil(rate * len(scores) - 1e-9))
+    return _threshold(f"keep rate {rate:g}", float(-np.sort(-scores)[count - 1]), scores, hits)
 
 
-def at_precision(scores: Float64s, right: Bools, precision: float) -> ScoreThreshold:
+def at_precision(scores: Float64s, hits: Bools, precision: float) -> ScoreThreshold:
     """Return the lowest threshold at which this share of what is kept is positive.
 
     Raises:
@@ -646,25 +648,25 @@ def at_precision(scores: Float64s, right: Bools, precision: float) -> ScoreThres
     if not 0 < precision <= 1:
         raise UsageError(f"precision must be above 0 and at most 1, got {precision}.")
     order = np.argsort(-scores, kind="stable")
-    ordered, hits = scores[order], np.cumsum(right[order])
-    shares = hits / np.arange(1, len(order) + 1)
+    ordered, true_positives = scores[order], np.cumsum(hits[order])
+    shares = true_positives / np.arange(1, len(order) + 1)
     ends = np.append(ordered[1:] != ordered[:-1], True)  # a threshold takes all rows of a score
-    reached = np.flatnonzero(ends & (shares >= precision))
-    if not len(reached):
+    fitting = np.flatnonzero(ends & (shares >= precision))
+    if not len(fitting):
         best = float(shares[ends].max()) if len(shares) else 0.0
         raise UsageError(f"precision {precision:g} is not reached; at most {best:.4f} is.")
-    return _threshold(f"precision {precision:g}", float(ordered[reached[-1]]), scores, right)
+    return _threshold(f"precision {precision:g}", float(ordered[fitting[-1]]), scores, hits)
 
 
-def _threshold(purpose: str, score: float, scores: Float64s, right: Bools | None) -> ScoreThreshold:
-    kept = scores >= score
-    if right is None:
-        return ScoreThreshold(purpose, score, float(kept.mean()))
-    hits = int((kept & right).sum())
+def _threshold(purpose: str, score: float, scores: Float64s, hits: Bools | None) -> ScoreThreshold:
+    is_kept = scores >= score
+    if hits is None:
+        return ScoreThreshold(purpose, score, float(is_kept.mean()))
+    true_positives = int((is_kept & hits).sum())
     return ScoreThreshold(
         purpose,
         score,
-        float(kept.mean()),
-        hits / max(int(kept.sum()), 1),
-        hits / max(int(right.sum()), 1),
+        float(is_kept.mean()),
+        true_positives / max(int(is_kept.sum()), 1),
+        true_positives / max(int(hits.sum()), 1),
     )

@@ -120,9 +120,9 @@ class TextClassifier(abc.ABC):
         scores = np.zeros((len(texts), k), np.float64)
         with self._lock:
             for first in range(0, len(texts), AT_ONCE):
-                some = slice(first, first + AT_ONCE)
-                part = normalize(begins[some], ends[some], data, self.card.modes)
-                self._predict(*part, ranks[some], scores[some])
+                rows = slice(first, first + AT_ONCE)
+                normalized = normalize(begins[rows], ends[rows], data, self.card.modes)
+                self._predict(*normalized, ranks[rows], scores[rows])
         return Predictions(ranks, np.round(scores, DECIMALS), begins == ends)
 
     def _predict(
@@ -134,15 +134,15 @@ class TextClassifier(abc.ABC):
         scores: NDArray[np.float64],
     ) -> None:
         """Fill ranks and scores from calibrated logits; labels of equal scores are in order."""
-        logits, known = self._logits(begins, ends, data)
+        logits, has_known = self._logits(begins, ends, data)
         if self.bounds is not None:
             shares = np.clip(logits, *self.bounds)
         else:
             shares = self.card.probabilities(logits)
-        most = min(ranks.shape[1], len(self.labels))
-        order = np.argsort(-np.round(shares, DECIMALS), axis=1, kind="stable")[known, :most]
-        ranks[known, :most] = order
-        scores[known, :most] = np.take_along_axis(shares[known], order, axis=1)
+        num = min(ranks.shape[1], len(self.labels))
+        order = np.argsort(-np.round(shares, DECIMALS), axis=1, kind="stable")[has_known, :num]
+        ranks[has_known, :num] = order
+        scores[has_known, :num] = np.take_along_axis(shares[has_known], order, axis=1)
 
     @abc.abstractmethod
     def _logits(self, begins: Offsets, ends: Offsets, data: Bytes) -> Logits:
@@ -190,7 +190,7 @@ class FastTextModel(TextClassifier):
         self._model = read_model(Path(path))
         labels = tuple(name.removeprefix(PREFIX) for name in self._model.labels)
         super().__init__(path, labels, self._model.card)
-        self._known: NDArray[np.uint32] | None = None
+        self._word_cache: NDArray[np.uint32] | None = None
         self._by_windows: LanguageModel | None = None
 
     def _predict(
@@ -211,8 +211,8 @@ class FastTextModel(TextClassifier):
             is_right = self._by_windows.predict(begins, ends, data, ranks, scores)
         else:
             hidden, counts = self._means(begins, ends, data)
-            wrong = best_labels(hidden[:, : model.dim], counts, model.output, ranks, scores)
-            is_right = wrong < 0
+            first_bad = best_labels(hidden[:, : model.dim], counts, model.output, ranks, scores)
+            is_right = first_bad < 0
         if not is_right:
             self._fail()
         return None
@@ -228,8 +228,8 @@ class FastTextModel(TextClassifier):
     ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
         """Return the means of the rows of texts, (N, stride), and how many rows each has."""
         model = self._model
-        room = scratch(model.features, int((ends - begins).max(initial=0)), self._known)
-        self._known = room.known
+        room = scratch(model.features, int((ends - begins).max(initial=0)), self._word_cache)
+        self._word_cache = room.word_cache
         hidden = np.zeros((len(begins), model.stride), np.float32)
         counts = np.zeros(len(begins), np.int64)
         mean_rows(begins, ends, data, model.features, model.matrix, room, hidden, counts)
@@ -287,9 +287,9 @@ def _without_newlines(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.uint8]]:
     """Return the texts as they are when newlines are left out."""
     first, last = int(begins.min(initial=0)), int(ends.max(initial=0))
-    stays = data[first:last] != ord("\n")
-    moved = np.concatenate(([0], np.cumsum(stays)))
-    return moved[begins - first], moved[ends - first], frozen(data[first:last][stays])
+    is_kept = data[first:last] != ord("\n")
+    places = np.concatenate(([0], np.cumsum(is_kept)))
+    return places[begins - first], places[ends - first], frozen(data[first:last][is_kept])
 
 
 @dataclass(frozen=True)
@@ -326,14 +326,14 @@ class ClassifierSettings:
             raise UsageError(f"family must be one of {', '.join(FAMILIES)}, got {self.family!r}.")
         if self.regression and self.family != "linear":
             raise UsageError("regression needs a linear model. Add --family linear.")
-        for name, most in {"word_ngrams": MOST_WORDS, "maxn": MOST_RUN}.items():
-            if self.family == "linear" and getattr(self, name) > most:
+        for name, high in {"word_ngrams": MOST_WORDS, "maxn": MOST_RUN}.items():
+            if self.family == "linear" and getattr(self, name) > high:
                 raise UsageError(
-                    f"{name} of a linear model must be at most {most}, got {getattr(self, name)}."
+                    f"{name} of a linear model must be at most {high}, got {getattr(self, name)}."
                 )
-        least = {"dim": 1, "epochs": 1, "word_ngrams": 1, "min_count": 1, "threads": 1}
-        least["buckets"] = int(self.maxn > 0 or self.word_ngrams > 1)  # fastText divides by it
-        for name, bound in {**least, "minn": 0, "maxn": self.minn, "seed": 0}.items():
+        lowest = {"dim": 1, "epochs": 1, "word_ngrams": 1, "min_count": 1, "threads": 1}
+        lowest["buckets"] = int(self.maxn > 0 or self.word_ngrams > 1)  # fastText divides by it
+        for name, bound in {**lowest, "minn": 0, "maxn": self.minn, "seed": 0}.items():
             if getattr(self, name) < bound:
                 raise UsageError(f"{name} must be at least {bound}, got {getattr(self, name)}.")
         if self.loss not in LOSSES:
@@ -342,7 +342,7 @@ class ClassifierSettings:
             raise UsageError(f"lr must be above 0 and at most 10, got {self.lr}.")
 
 
-class Trained:
+class TrainedModel:
     """A model that was just trained; `quantize` makes it small, `save` writes it."""
 
     def __init__(self, model: Any) -> None:
@@ -359,18 +359,18 @@ class Trained:
         return len(self._model.words) + int(self._model.f.getArgs().bucket)
 
     @classmethod
-    def load(cls, path: Path) -> Trained:
+    def load(cls, path: Path) -> TrainedModel:
         """Read a model that `save` wrote, to quantize it in another way."""
         import fasttext
 
         return cls(fasttext.load_model(str(path)))
 
-    def size_bytes(self, rows: int, *, cut: bool) -> int:
+    def size_bytes(self, rows: int, *, is_cut: bool) -> int:
         """Return the size of the file that `quantize` would make of this many rows.
 
         Args:
             rows: rows that are kept, at most all.
-            cut: whether some are left out; which ones is not known before, so it is an estimate
+            is_cut: whether some are left out; which ones is not known yet, so it is an estimate
                 that takes each for a word, or for a run of characters if that is larger.
         """
         dim, labels = int(self._model.get_dimension()), self._model.labels
@@ -378,7 +378,7 @@ class Trained:
         names: int = sum(len(label.encode()) + ENTRY_TAIL + 1 for label in labels)
         fixed = 150 + names + 4 * dim * len(labels) + 4 * 256 * (dim + 1)
         row = (dim + 1) // 2 + 1
-        if not cut:
+        if not is_cut:
             return fixed + sum(words) + rows * row
         mean = sum(words) / len(words) if words else 0
         return fixed + int(rows * (row + max(8, mean)))
@@ -397,10 +397,10 @@ class Trained:
         Raises:
             UsageError: the model has fewer than 256 rows, too few for a product quantizer.
         """
-        kept = min(cutoff, self.rows) if cutoff else self.rows
-        if kept < 256:
+        num_rows = min(cutoff, self.rows) if cutoff else self.rows
+        if num_rows < 256:
             raise UsageError(
-                f"quantize: the model would have {kept} rows, fewer than 256. "
+                f"quantize: the model would have {num_rows} rows, fewer than 256. "
                 "Train without --quantize, or with more words or buckets."
             )
         self._model.quantize(
@@ -427,7 +427,7 @@ class Trained:
             scratch.unlink(missing_ok=True)
 
 
-def train(lines: Path, settings: ClassifierSettings, *, verbose: int = 0) -> Trained:
+def train(lines: Path, settings: ClassifierSettings, *, verbose: int = 0) -> TrainedModel:
     """Train a classifier on lines made by `training_line`.
 
     The same lines and settings give the same model byte for byte when `threads` is 1; with more,
@@ -464,7 +464,7 @@ def train(lines: Path, settings: ClassifierSettings, *, verbose: int = 0) -> Tra
         raise DataError(f"training failed: {error} Lower --lr, now {settings.lr}.") from None
     except ValueError as error:
         raise DataError(f"training failed: {error} Look at the texts and labels.") from None
-    return Trained(model)
+    return TrainedModel(model)
 
 
 def training_line(text: str, label: str, modes: int = 0) -> str:

@@ -97,7 +97,7 @@ class MatrixPlace(NamedTuple):
     Attributes:
         rows, dim: its shape.
         place: of its numbers, or of the codes of a quantized one.
-        part: numbers that a code stands for; 0 if it is not quantized.
+        part: numbers that a code encodes; 0 if it is not quantized.
         codebook: place of the centroids.
         norms: place of the codes of the rows' norms, 0 if it has none; their centroids follow.
     """
@@ -212,8 +212,8 @@ def _facts(
 
 def _memory(layout: ModelLayout) -> int:
     words = 2 * (layout.end_words - layout.words) + 32 * layout.num_words
-    kept = layout.header.bucket // 4 if layout.pruned > 0 else 0
-    return layout.input.size_bytes + layout.output.size_bytes + words + kept
+    buckets = layout.header.bucket // 4 if layout.pruned > 0 else 0
+    return layout.input.size_bytes + layout.output.size_bytes + words + buckets
 
 
 def read_model(path: Path) -> Model:
@@ -274,18 +274,18 @@ def _walk(content: mmap.mmap) -> tuple[ModelLayout | None, int, int]:
     if pruned >= 0 and not quantized:
         raise ValueError("it is pruned, but not quantized")
     rows = words + (header.bucket if pruned < 0 else pruned)
-    given, place = _matrix(content, place, quantized, rows, header.dim)
+    inputs, place = _matrix(content, place, quantized, rows, header.dim)
     output_quantized, place = content[place : place + 1] == b"\1", place + 1
     output, place = _matrix(content, place, quantized and output_quantized, num_labels, header.dim)
     card, place = card_behind(content, place, len(labels))
-    layout = ModelLayout(header, labels, counts, words, 92, end_words, pruned, given, output, card)
+    layout = ModelLayout(header, labels, counts, words, 92, end_words, pruned, inputs, output, card)
     return layout, place, len(content)
 
 
 def _check_header(header: Header) -> None:
-    for name, most in MOST.items():
+    for name, highest in MOST.items():
         value = getattr(header, name)
-        if not (name in {"dim", "word_ngrams"}) <= value <= most:
+        if not (name in {"dim", "word_ngrams"}) <= value <= highest:
             raise ValueError(f"{name} is {value}")
     if header.bucket < 0 or not 1 <= header.loss <= 4:
         raise ValueError(f"bucket is {header.bucket}, loss {header.loss}")
@@ -297,14 +297,14 @@ def _labels(
     content: mmap.mmap, place: int, num: int
 ) -> tuple[tuple[str, ...], tuple[int, ...], int]:
     """Return the labels, which follow the words, their counts, and where the dictionary ends."""
-    labels, counts, counted = [], [], 0
+    labels, counts, total = [], [], 0
     for number in range(num):
         entry = _LABEL.match(content, place)
         if entry is None:
             raise ValueError(f"label {number} of the dictionary is no label, or cut off")
         (count,) = struct.unpack("<q", entry[2])
-        counted += count
-        if count < 0 or counted >= MOST_COUNTS:
+        total += count
+        if count < 0 or total >= MOST_COUNTS:
             raise ValueError(f"label {number} has the count {count}")
         labels.append(entry[1].decode())
         counts.append(count)
@@ -313,7 +313,7 @@ def _labels(
 
 
 def _words_end(content: mmap.mmap, place: int, number: int) -> int:
-    """Return where so many words of the dictionary end that begin at `place`."""
+    """Return where `num` words of the dictionary that begins at `place` end."""
     while number > 0:
         at_once = min(_SOME, number)
         pattern = _WORDS if at_once == _SOME else re.compile(rb"(?s:%s){%d}+" % (_WORD, at_once))
@@ -357,11 +357,11 @@ def _quantizer_end(content: mmap.mmap, place: int, dim: int) -> tuple[int, int, 
 
     It has 256 centroids for each of the parts that a row is cut into.
     """
-    width, parts, size, last = struct.unpack_from("<iiii", content, place)
+    width, count, size, last = struct.unpack_from("<iiii", content, place)
     _check_shape((width,), (dim,))
-    if size <= 0 or parts != -(-dim // size) or last != (dim % size or size):
-        raise ValueError(f"a row of {dim} numbers is cut into {parts} parts of {size}, last {last}")
-    return place + 16 + 4 * 256 * dim, parts, size
+    if size <= 0 or count != -(-dim // size) or last != (dim % size or size):
+        raise ValueError(f"a row of {dim} numbers is cut into {count} parts of {size}, last {last}")
+    return place + 16 + 4 * 256 * dim, count, size
 
 
 def _check_shape(shape: tuple[int, ...], expected: tuple[int, ...]) -> None:
@@ -381,9 +381,9 @@ def _read(content: mmap.mmap, layout: ModelLayout) -> Model:
     rows, norms = _numbers(content, layout.input, stride)
     if layout.input.norms:
         rows *= norms[:, np.newaxis]
-    kept = np.empty(0, np.uint64)
+    bucket_rows = np.empty(0, np.uint64)
     if layout.pruned > 0:
-        kept = _keep(content, layout, rows)
+        bucket_rows = _bucket_rows(content, layout, rows)
     num_entries = layout.num_words + len(layout.labels)
     has_buckets = layout.pruned != 0
     features = Features(
@@ -395,7 +395,7 @@ def _read(content: mmap.mmap, layout: ModelLayout) -> Model:
         header.maxn if has_buckets else 0,
         max(header.word_ngrams, 1) if has_buckets else 1,
         header.bucket,
-        kept,
+        bucket_rows,
         -1,
     )
     features = features._replace(end_row=int(index_words(features, ENTRY_TAIL)))
@@ -412,12 +412,12 @@ def _numbers(content: mmap.mmap, matrix: MatrixPlace, stride: int) -> tuple[Floa
     if not matrix.part:
         numbers[:, :dim] = _array(content, "<f4", matrix.place, rows * dim).reshape(rows, dim)
         return numbers, norms
-    parts = -(-dim // matrix.part)
-    codes = _array(content, "u1", matrix.place, rows * parts).reshape(rows, parts)
-    for part, first in enumerate(range(0, dim, matrix.part)):
+    num_blocks = -(-dim // matrix.part)
+    codes = _array(content, "u1", matrix.place, rows * num_blocks).reshape(rows, num_blocks)
+    for block, first in enumerate(range(0, dim, matrix.part)):
         width = min(matrix.part, dim - first)
         centroids = _array(content, "<f4", matrix.codebook + 4 * 256 * first, 256 * width)
-        numbers[:, first : first + width] = centroids.reshape(256, width)[codes[:, part]]
+        numbers[:, first : first + width] = centroids.reshape(256, width)[codes[:, block]]
     if matrix.norms:
         norm_codes = _array(content, "u1", matrix.norms, rows)
         norms = _array(content, "<f4", matrix.norms + rows + 16, 256)[norm_codes]
@@ -429,8 +429,8 @@ def _array(content: mmap.mmap, kind: str, place: int, num: int) -> NDArray[Any]:
     return np.frombuffer(content[place : place + size], kind)
 
 
-def _keep(content: mmap.mmap, layout: ModelLayout, rows: Floats) -> NDArray[np.uint64]:
-    """Return which buckets have a row, as `Features.kept`; put the rows in the order of buckets."""
+def _bucket_rows(content: mmap.mmap, layout: ModelLayout, rows: Floats) -> NDArray[np.uint64]:
+    """Return which buckets have a row, as `Features.bucket_rows`; sort the rows by bucket."""
     pairs = _array(content, "<i4", layout.end_words, 2 * layout.pruned).reshape(-1, 2)
     last = {int(bucket): int(row) for bucket, row in pairs if 0 <= bucket < layout.header.bucket}
     buckets = np.array(sorted(last), np.int64)
@@ -441,8 +441,8 @@ def _keep(content: mmap.mmap, layout: ModelLayout, rows: Floats) -> NDArray[np.u
     bits = np.zeros(groups, np.uint64)
     np.bitwise_or.at(bits, buckets >> 5, np.uint64(1) << (buckets & 31).astype(np.uint64))
     counts = np.bincount(buckets >> 5, minlength=groups)
-    before = (np.cumsum(counts) - counts).astype(np.uint64)
-    return bits | before << np.uint64(32)
+    ranks = (np.cumsum(counts) - counts).astype(np.uint64)
+    return bits | ranks << np.uint64(32)
 
 
 def _output(content: mmap.mmap, layout: ModelLayout) -> Output:

@@ -51,8 +51,8 @@ def check_labels(
     """
     labels = sorted({label for _, label in counts})
     if len(labels) < 2:
-        given = ", ".join(map(repr, labels)) or "none"
-        raise DataError(f"labels: there must be two to learn from, found {given}.")
+        names = ", ".join(map(repr, labels)) or "none"
+        raise DataError(f"labels: there must be two to learn from, found {names}.")
     if settings.regression:
         for label in labels:
             number_of(label)
@@ -103,7 +103,7 @@ class Folds:
 
 
 def cut_folds(counts: Counter[tuple[str, str]], num: int, by_group: bool) -> Folds:
-    """Cut rows into parts: whole groups, largest first, to the part with least of their main label.
+    """Cut rows into folds: whole groups, largest first, to the fold with least of their main label.
 
     Where there is one group only, by the hash of texts.
 
@@ -121,14 +121,14 @@ def cut_folds(counts: Counter[tuple[str, str]], num: int, by_group: bool) -> Fol
         return Folds(num, {})
     num = min(num, len(sizes))
     loads: list[Counter[str]] = [Counter() for _ in range(num)]
-    of_group = {}
+    fold_of_group = {}
     for group, _ in sorted(sizes.items(), key=lambda item: (-item[1], item[0])):
-        own = Counter({label: count for (name, label), count in counts.items() if name == group})
-        main = own.most_common(1)[0][0]
-        best = min(range(num), key=lambda part: (loads[part][main], loads[part].total()))
-        of_group[group] = best
-        loads[best].update(own)
-    return Folds(num, of_group)
+        labels = Counter({label: count for (name, label), count in counts.items() if name == group})
+        main = labels.most_common(1)[0][0]
+        best = min(range(num), key=lambda fold: (loads[fold][main], loads[fold].total()))
+        fold_of_group[group] = best
+        loads[best].update(labels)
+    return Folds(num, fold_of_group)
 
 
 def grams_of(
@@ -148,13 +148,13 @@ def count_rows(
     Memory: about 8 bytes for each different n-gram of a text, two to three times the text.
     """
     rows = iter(rows)
-    counted, truth = [], list[float]()
+    counts, truth = [], list[float]()
     while batch := list(islice(rows, BATCH)):
         texts = buffers([row.text for row in batch])
-        part = normalize(texts.offsets[:-1], texts.offsets[1:], texts.data, modes)
-        counted.append(count_texts(*part, grams))
+        normalized = normalize(texts.offsets[:-1], texts.offsets[1:], texts.data, modes)
+        counts.append(count_texts(*normalized, grams))
         truth += truth_of(batch, labels)
-    return concatenate(counted), np.array(truth, np.float64)
+    return concatenate(counts), np.array(truth, np.float64)
 
 
 def truth_of(rows: Sequence[LabelledRow], labels: tuple[str, ...]) -> list[float]:
@@ -166,19 +166,19 @@ def truth_of(rows: Sequence[LabelledRow], labels: tuple[str, ...]) -> list[float
 
 @dataclass(frozen=True)
 class CrossPredictions:
-    """What models said of texts that they had not learned from.
+    """Predictions of models for texts that they had not learned from.
 
     Attributes:
         labels: L of them.
         logits: (N, L), or numbers (N, 1).
         truth: (N,) places in `labels`, or numbers.
-        parts: (N,) the part that a text is of.
+        folds: (N,) the fold of each text.
     """
 
     labels: tuple[str, ...]
     logits: Float64s
     truth: Float64s
-    parts: Int64s
+    folds: Int64s
 
     def calibrated(self, card: ModelCard, progress: Callable[[str], None]) -> ModelCard:
         """Return the card with a calibration; without one where labels do not all occur."""
@@ -192,19 +192,19 @@ class CrossPredictions:
         return dataclasses.replace(card, slope=slope, shifts=shifts)
 
     def figures(self, positive: str) -> list[float]:
-        """Return of each part the ROC area, the mean over labels; or the variance explained."""
+        """Return the ROC area of each fold, the mean over labels; or the variance explained."""
         if self.labels == (NUMBER,):
             return [explained(self.logits[:, 0], self.truth)]
-        wanted = list(range(len(self.labels)))
+        columns = list(range(len(self.labels)))
         if positive or len(self.labels) == 2:
-            wanted = [self.labels.index(positive) if positive else 1]
+            columns = [self.labels.index(positive) if positive else 1]
         figures = []
-        for part in np.unique(self.parts):
-            rows = self.parts == part
+        for fold in np.unique(self.folds):
+            rows = self.folds == fold
             logits = self.logits[rows] - self.logits[rows].mean(axis=1, keepdims=True)
-            areas = [roc_area(logits[:, k], self.truth[rows] == k) for k in wanted]
+            areas = [roc_area(logits[:, k], self.truth[rows] == k) for k in columns]
             figures += (
-                [float(np.mean(known))] if (known := [a for a in areas if a is not None]) else []
+                [float(np.mean(valid))] if (valid := [a for a in areas if a is not None]) else []
             )
         return figures
 
@@ -216,26 +216,28 @@ def cross_fit(
     settings: ClassifierSettings,
     fit: Callable[[Iterable[LabelledRow]], TextClassifier],
 ) -> CrossPredictions:
-    """Train a model without each part, and let it predict that part.
+    """Train a model without each fold, and let it predict that fold.
 
-    A part is left out where the rest lacks a label, or fastText's loss has no logits.
+    A fold is skipped where the others lack a label, or fastText's loss has no logits.
     """
-    logits, truth, parts = [], list[float](), list[int]()
+    logits, truth, folds_of_rows = [], list[float](), list[int]()
     counts = Counter((folds(row), row.label) for row in rows)
     has_logits = settings.family == "linear" or settings.loss == "softmax"
-    for part in range(folds.num if has_logits else 0):
-        rest = {label for other, label in counts if other != part}
-        if len(rest) < 2 or (labels != (NUMBER,) and rest != set(labels)):
+    for fold in range(folds.num if has_logits else 0):
+        learned = {label for row_fold, label in counts if row_fold != fold}
+        if len(learned) < 2 or (labels != (NUMBER,) and learned != set(labels)):
             continue
-        model = fit(row for row in rows if folds(row) != part)
+        model = fit(row for row in rows if folds(row) != fold)
         order = [model.labels.index(label) for label in labels]
-        left = (row for row in rows if folds(row) == part)
-        while batch := list(islice(left, BATCH)):
+        held_out = (row for row in rows if folds(row) == fold)
+        while batch := list(islice(held_out, BATCH)):
             logits.append(model.logits(buffers([row.text for row in batch]))[:, order])
             truth += truth_of(batch, labels)
-            parts += [part] * len(batch)
-    every = np.concatenate([np.empty((0, len(labels))), *logits])
-    return CrossPredictions(labels, every, np.array(truth, np.float64), np.array(parts, np.int64))
+            folds_of_rows += [fold] * len(batch)
+    all_logits = np.concatenate([np.empty((0, len(labels))), *logits])
+    return CrossPredictions(
+        labels, all_logits, np.array(truth, np.float64), np.array(folds_of_rows, np.int64)
+    )
 
 
 # ----------------------------------------------------------------------
@@ -243,11 +245,11 @@ def cross_fit(
 
 
 @dataclass(frozen=True)
-class Tried:
-    """What became of a candidate.
+class Trial:
+    """The outcome of a candidate.
 
     Attributes:
-        settings: what was tried.
+        settings: of the candidate.
         figure, worst: mean and least over held-out parts of the ROC area, or the variance that is
             explained.
         cpu_seconds: of all its trainings.
@@ -260,9 +262,9 @@ class Tried:
 
     @property
     def name(self) -> str:
-        given = self.settings
-        runs = f" chars {given.minn}-{given.maxn}" if given.maxn else ""
-        return f"{given.family} words 1-{given.word_ngrams}{runs}, {given.normalize}"
+        settings = self.settings
+        runs = f" chars {settings.minn}-{settings.maxn}" if settings.maxn else ""
+        return f"{settings.family} words 1-{settings.word_ngrams}{runs}, {settings.normalize}"
 
 
 Runs = tuple[tuple[int, int, int], ...]
@@ -275,11 +277,11 @@ FASTTEXT: Runs = ((1, 0, 0), (2, 0, 0), (1, 3, 5))
 
 def choose(
     base: ClassifierSettings,
-    judged: Callable[[ClassifierSettings], CrossPredictions],
+    judge_settings: Callable[[ClassifierSettings], CrossPredictions],
     positive: str,
     progress: Callable[[str], None],
-) -> tuple[ClassifierSettings, CrossPredictions, tuple[Tried, ...]]:
-    """Return the best settings, what held-out parts say of them, and all that was tried.
+) -> tuple[ClassifierSettings, CrossPredictions, tuple[Trial, ...]]:
+    """Return the best settings, their held-out predictions, and all trials.
 
     First the normalisation, with linear models of word pairs; then n-grams with it, and fastText.
     Of equal figures the earlier counts, which is the faster.
@@ -287,19 +289,19 @@ def choose(
     Raises:
         DataError: no part can be held out.
     """
-    tried: list[tuple[Tried, CrossPredictions]] = []
+    tried: list[tuple[Trial, CrossPredictions]] = []
 
     def attempt(**changes: object) -> None:
         settings = dataclasses.replace(base, **changes)  # type: ignore[arg-type]
         start = time.process_time()
-        held = judged(settings)
-        if not (figures := held.figures(positive)):
+        predictions = judge_settings(settings)
+        if not (figures := predictions.figures(positive)):
             raise DataError(
                 "auto: no part can be held out that has two labels and leaves them to learn from. "
                 "Give more groups with texts of both, or leave --group-column out."
             )
         seconds = time.process_time() - start
-        tried.append((Tried(settings, float(np.mean(figures)), min(figures), seconds), held))
+        tried.append((Trial(settings, float(np.mean(figures)), min(figures), seconds), predictions))
         progress(f"tried {tried[-1][0].name}: {tried[-1][0].figure:.4f}")
 
     for normalization in NORMALIZED:
@@ -311,8 +313,8 @@ def choose(
     for family, normalization, runs in families:
         for words, minn, maxn in runs:
             attempt(family=family, word_ngrams=words, minn=minn, maxn=maxn, normalize=normalization)
-    winner, held = max(tried, key=lambda pair: pair[0].figure)
-    return winner.settings, held, tuple(outcome for outcome, _ in tried)
+    winner, predictions = max(tried, key=lambda pair: pair[0].figure)
+    return winner.settings, predictions, tuple(outcome for outcome, _ in tried)
 
 
 # ----------------------------------------------------------------------
@@ -325,11 +327,11 @@ def explained(scores: Float64s, numbers: Float64s) -> float:
     return 1 - float(np.square(scores - numbers).sum()) / variance if variance else 0.0
 
 
-def roc_area(scores: Float64s, right: Bools) -> float | None:
+def roc_area(scores: Float64s, hits: Bools) -> float | None:
     """Return the area under the ROC curve (Mann-Whitney; ties count half), None for one class."""
-    ones, zeros = int(right.sum()), int((~right).sum())
+    ones, zeros = int(hits.sum()), int((~hits).sum())
     if not ones or not zeros:
         return None
     _, places, counts = np.unique(scores, return_inverse=True, return_counts=True)
     ranks = (np.cumsum(counts) - (counts - 1) / 2)[places]  # from 1; ties share the mean rank
-    return float((ranks[right].sum() - ones * (ones + 1) / 2) / (ones * zeros))
+    return float((ranks[hits].sum() - ones * (ones + 1) / 2) / (ones * zeros))

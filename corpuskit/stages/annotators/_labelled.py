@@ -234,8 +234,10 @@ def write_shuffled(lines: Iterable[str], path: Path, seed: int) -> None:
     memory holds 1/32 of the bytes.
     """
     rng = random.Random(seed)
-    parts = [path.with_suffix(f".{number}") for number in range(BUCKETS)]
-    files = [part.open("w", encoding="utf-8", errors="replace", newline="\n") for part in parts]
+    buckets = [path.with_suffix(f".{number}") for number in range(BUCKETS)]
+    files = [
+        bucket.open("w", encoding="utf-8", errors="replace", newline="\n") for bucket in buckets
+    ]
     try:
         for line in lines:
             files[rng.randrange(BUCKETS)].write(line)
@@ -243,8 +245,8 @@ def write_shuffled(lines: Iterable[str], path: Path, seed: int) -> None:
         for file in files:
             file.close()
     with path.open("wb") as out:
-        for part in parts:
-            content = part.read_bytes().split(b"\n")[:-1]
+        for bucket in buckets:
+            content = bucket.read_bytes().split(b"\n")[:-1]
             rng.shuffle(content)
             out.writelines(line + b"\n" for line in content)
-            part.unlink()
+            bucket.unlink()

@@ -83,7 +83,7 @@ class LanguageModel:
         self._model = model
         self._groups: list[Neighbours] = []
         self._group_of = -np.ones(len(labels), np.int32)
-        self._known: NDArray[np.uint32] | None = None
+        self._sum_cache: NDArray[np.uint32] | None = None
         for file in near_files(path):
             weights = read_linear(file)
             if missing := sorted(set(weights.labels) - set(labels)):
@@ -94,8 +94,8 @@ class LanguageModel:
             ranks = np.array([labels.index(label) for label in weights.labels], np.int32)
             self._group_of[ranks] = len(self._groups)
             self._groups.append(Neighbours(ranks, weights))
-        alone = self._group_of < 0
-        self._families = np.where(alone, len(self._groups) + np.arange(len(labels)), self._group_of)
+        lone = self._group_of < 0
+        self._families = np.where(lone, len(self._groups) + np.arange(len(labels)), self._group_of)
         self._families = self._families.astype(np.int32)
 
     def predict(
@@ -106,11 +106,11 @@ class LanguageModel:
         windows = cut_windows(begins, ends, data)
         starts, stops, firsts = windows
         room = scratch(model.features, int((stops - starts).max(initial=0)))
-        self._known = sum_scratch(model.stride, self._known)
+        self._sum_cache = sum_scratch(model.stride, self._sum_cache)
         sums = np.zeros((len(starts), model.stride), np.float32)
         counts = np.zeros(len(starts), np.int64)
-        given = (starts, stops, data, model.features, model.matrix, room, self._known)
-        sum_windows(*given, sums, counts)
+        text_windows = (starts, stops, data, model.features, model.matrix, room, self._sum_cache)
+        sum_windows(*text_windows, sums, counts)
         end = model.features.end_row
         last = model.matrix[end * model.stride : (end + 1) * model.stride if end >= 0 else 0]
         hidden = np.zeros((len(begins), model.stride), np.float32)
@@ -120,40 +120,40 @@ class LanguageModel:
         if not label_values(hidden[:, : model.dim], nums, model.output, values):
             return False
         best = values.argmax(axis=1)
-        for group, near in enumerate(self._groups):
-            _divide(near, np.flatnonzero(self._group_of[best] == group), begins, ends, data, values)
+        for k, group in enumerate(self._groups):
+            _divide(group, np.flatnonzero(self._group_of[best] == k), begins, ends, data, values)
         rank_values(values, nums, ranks, scores)
-        some, best = sums[:, : model.dim], np.ascontiguousarray(ranks[:, 0])
-        rest = (some, counts, model.output, self._families, best)
-        most = 1 - other_shares(firsts, starts, stops, data, *rest)
+        window_sums, best = sums[:, : model.dim], np.ascontiguousarray(ranks[:, 0])
+        arguments = (window_sums, counts, model.output, self._families, best)
+        largest = 1 - other_shares(firsts, starts, stops, data, *arguments)
         top = np.maximum(scores[:, 0], 1e-9)
-        scores *= (np.minimum(top, most) / top)[:, np.newaxis]
+        scores *= (np.minimum(top, largest) / top)[:, np.newaxis]
         return True
 
 
 def _divide(
-    near: Neighbours,
-    asked: Offsets,
+    group: Neighbours,
+    rows: Offsets,
     begins: Offsets,
     ends: Offsets,
     data: Bytes,
     values: NDArray[np.float32],
 ) -> None:
-    """Divide what a group scores among its labels, for the texts `asked` of."""
-    own = values[asked[:, np.newaxis], near.ranks].astype(np.float64)
-    in_question = own.max(axis=1, initial=0) < (1 - IN_QUESTION) * own.sum(axis=1)
-    asked, own = asked[in_question], own[in_question]
-    card, limits = near.weights.card, _beginnings(begins[asked], ends[asked], data)
-    rows = count_texts(*normalize(begins[asked], limits, data, card.modes), near.weights.grams)
-    logits, _ = near.weights.logits(rows)
-    shares = card.probabilities(np.log(np.maximum(own, 1e-30)) + logits)
-    values[asked[:, np.newaxis], near.ranks] = own.sum(axis=1, keepdims=True) * shares
+    """Divide what a group scores among its labels, for the texts of `rows`."""
+    scores = values[rows[:, np.newaxis], group.ranks].astype(np.float64)
+    in_question = scores.max(axis=1, initial=0) < (1 - IN_QUESTION) * scores.sum(axis=1)
+    rows, scores = rows[in_question], scores[in_question]
+    card, limits = group.weights.card, _beginnings(begins[rows], ends[rows], data)
+    ngrams = count_texts(*normalize(begins[rows], limits, data, card.modes), group.weights.grams)
+    logits, _ = group.weights.logits(ngrams)
+    shares = card.probabilities(np.log(np.maximum(scores, 1e-30)) + logits)
+    values[rows[:, np.newaxis], group.ranks] = scores.sum(axis=1, keepdims=True) * shares
 
 
 def _beginnings(begins: Offsets, ends: Offsets, data: Bytes) -> Offsets:
     """Return where the first NEAR_BYTES of texts end, cut back to a whole character."""
     limits = np.minimum(ends, begins + NEAR_BYTES)
-    if (cut := np.flatnonzero(limits < ends)).size:
+    if (is_cut := np.flatnonzero(limits < ends)).size:
         for _ in range(3):
-            limits[cut] -= data[limits[cut]] & 0xC0 == 0x80
+            limits[is_cut] -= data[limits[is_cut]] & 0xC0 == 0x80
     return limits

@@ -65,10 +65,10 @@ class LinearWeights:
     def logits(self, rows: Counted) -> tuple[Float64s, Bools]:
         """Return (N, L) logits, or numbers, and which of N texts have a known n-gram."""
         logits = np.zeros((len(rows.bounds) - 1, len(self.bias)))
-        known = score_rows(rows, self.table, self.bias, logits)
+        has_known = score_rows(rows, self.table, self.bias, logits)
         if len(self.labels) == 2:
             logits = np.hstack([np.zeros_like(logits), logits])
-        return logits, known
+        return logits, has_known
 
 
 def count_texts(begins: Int64s, ends: Int64s, data: Bytes, grams: GramSettings) -> Counted:
@@ -78,13 +78,13 @@ def count_texts(begins: Int64s, ends: Int64s, data: Bytes, grams: GramSettings) 
     return concatenate([count_grams(*pair, data, grams) for pair in pairs])
 
 
-def concatenate(parts: list[Counted]) -> Counted:
+def concatenate(counts: list[Counted]) -> Counted:
     """Concatenate rows."""
-    sizes = [np.diff(part.bounds) for part in parts]
+    sizes = [np.diff(count.bounds) for count in counts]
     return Counted(
         np.concatenate([[0], np.cumsum(np.concatenate(sizes))]),
-        np.concatenate([part.buckets for part in parts]),
-        np.concatenate([part.weights for part in parts]),
+        np.concatenate([count.buckets for count in counts]),
+        np.concatenate([count.weights for count in counts]),
     )
 
 
@@ -126,29 +126,29 @@ def fit_linear(
     shape = (len(rows.bounds) - 1, 1 << grams.bits)
     matrix = sparse.csr_matrix((rows.weights, rows.buckets, rows.bounds), shape)
     frequencies = np.bincount(matrix.indices, minlength=shape[1])
-    used = np.flatnonzero(frequencies >= min_count)
-    if not len(used):
+    columns = np.flatnonzero(frequencies >= min_count)
+    if not len(columns):
         raise DataError(f"texts: no n-gram occurs in {min_count} of them. Lower --min-count.")
-    idf = (np.log((1 + len(truth)) / (1 + frequencies[used])) + 1).astype(np.float16)
-    matrix = matrix[:, used] @ sparse.diags(idf.astype(np.float64))
+    idf = (np.log((1 + len(truth)) / (1 + frequencies[columns])) + 1).astype(np.float16)
+    matrix = matrix[:, columns] @ sparse.diags(idf.astype(np.float64))
     lengths = np.sqrt(matrix.multiply(matrix).sum(axis=1)).A1
     matrix = sparse.diags(1 / np.maximum(lengths, 1e-30)) @ matrix
     is_number = labels == (NUMBER,)
     if is_number:
         targets = truth[:, np.newaxis]
-    else:  # of two labels the second is told from the first by one column
+    else:  # one column separates two labels
         first = 1 if len(labels) == 2 else 0
         targets = (truth[:, np.newaxis] == np.arange(first, len(labels))).astype(np.float64)
     theta = _minimise(matrix.tocsr(), targets, is_number)
     table = np.zeros((shape[1], 1 + targets.shape[1]), np.float16)
-    table[used, 0] = idf
-    table[used, 1:] = theta[:-1] * idf[:, np.newaxis]
+    table[columns, 0] = idf
+    table[columns, 1:] = theta[:-1] * idf[:, np.newaxis]
     if not np.isfinite(table).all():
         raise DataError(
             f"labels: numbers up to {np.abs(truth).max():g} are too large. Divide them."
         )
-    learned = (float(truth.min()), float(truth.max())) if is_number else None
-    return LinearWeights(labels, grams, table.astype(np.float32), theta[-1], learned, card)
+    bounds = (float(truth.min()), float(truth.max())) if is_number else None
+    return LinearWeights(labels, grams, table.astype(np.float32), theta[-1], bounds, card)
 
 
 def _minimise(matrix: Any, targets: Float64s, is_number: bool) -> Float64s:
@@ -164,16 +164,16 @@ def _minimise(matrix: Any, targets: Float64s, is_number: bool) -> Float64s:
         theta = flat.reshape(shape)
         values = matrix @ theta[:-1] + theta[-1]
         if is_number:
-            wrong = (values - targets) / scale
-            total = 0.5 * scale * (wrong**2).sum()
+            errors = (values - targets) / scale
+            total = 0.5 * scale * (errors**2).sum()
         elif shape[1] == 1:
-            wrong = special.expit(values) - targets
+            errors = special.expit(values) - targets
             total = (np.logaddexp(0, values) - targets * values).sum()
         else:
             tops = special.logsumexp(values, axis=1, keepdims=True)
-            wrong = np.exp(values - tops) - targets
+            errors = np.exp(values - tops) - targets
             total = tops.sum() - (targets * values).sum()
-        gradient = np.vstack([transposed @ wrong, wrong.sum(axis=0)])
+        gradient = np.vstack([transposed @ errors, errors.sum(axis=0)])
         gradient[:-1] += theta[:-1] / STRENGTH
         penalty = (theta[:-1] ** 2).sum() / (2 * STRENGTH)
         return float(total + penalty), gradient.ravel()
@@ -181,8 +181,8 @@ def _minimise(matrix: Any, targets: Float64s, is_number: bool) -> Float64s:
     start = np.zeros(shape)
     start[-1] = targets.mean(axis=0) if is_number else 0
     options = {"maxiter": 100, "ftol": 1e-6}
-    found = optimize.minimize(loss, start.ravel(), jac=True, method="L-BFGS-B", options=options)
-    return np.asarray(found.x, np.float64).reshape(shape)
+    result = optimize.minimize(loss, start.ravel(), jac=True, method="L-BFGS-B", options=options)
+    return np.asarray(result.x, np.float64).reshape(shape)
 
 
 def write_linear(path: Path, model: LinearWeights) -> None:

@@ -18,7 +18,7 @@ from corpuskit.stages.annotators._fasttext import Predictions, TextClassifier, o
 from corpuskit.stages.annotators._fasttextfile import PREFIX, bounds_of, labels_of, resident_bytes
 
 LabelText = Annotated[
-    str, BeforeValidator(lambda given: str(given) if type(given) is int else given)
+    str, BeforeValidator(lambda label: str(label) if type(label) is int else label)
 ]
 """Labels are text; a label 1 need not be quoted."""
 
@@ -82,11 +82,11 @@ class ScoringStage(StreamingStage):
         return {"score": pa.float64(), "label": pa.string()}
 
     def cost(self, volume: Volume, pass_name: str = "") -> Cost:
-        seen = volume.text_bytes
+        scored_bytes = volume.text_bytes
         if self.max_bytes is not None:
-            seen = min(seen, volume.documents * self.max_bytes)
+            scored_bytes = min(scored_bytes, volume.documents * self.max_bytes)
         return Cost(
-            cpu_seconds=seen / BYTES_PER_SECOND,
+            cpu_seconds=scored_bytes / BYTES_PER_SECOND,
             resident_bytes=resident_bytes(self._path),
             disk_bytes=volume.documents * 10,
         )

@@ -26,7 +26,7 @@ class Unigrams:
 
     def __init__(self, counts: Mapping[str, int]) -> None:
         total = math.log2(sum(counts.values()))
-        self._known = {word: math.log2(count) - total for word, count in counts.items()}
+        self._log_probabilities = {word: math.log2(count) - total for word, count in counts.items()}
         self._unknown = math.log2(math.sqrt(len(counts)) + 1) - total
         self._lexicon: Lexicon | None = None
         self._values = np.empty(0)
@@ -36,11 +36,11 @@ class Unigrams:
         lexicon = words.lexicon
         if lexicon is not self._lexicon:
             self._lexicon, self._values = lexicon, np.empty(0)
-        new = [
-            self._known.get(word, self._unknown)
+        values = [
+            self._log_probabilities.get(word, self._unknown)
             for word in lower_records(lexicon, len(self._values))
         ]
-        self._values = np.concatenate([self._values, new])
+        self._values = np.concatenate([self._values, values])
         counts = np.diff(words.offsets)
         rows = np.repeat(np.arange(len(counts)), counts)
         return np.bincount(rows, self._values[words.tokens], len(counts)).astype(np.float64)
@@ -87,20 +87,20 @@ def open_unigrams(path: str) -> Unigrams:
 
 def count_words(texts: Iterable[str], words: WordSplit, language: str) -> Counter[str]:
     """Return how often each word occurs in texts, in lower case."""
-    split, counts, waiting = splitter(words, language), Counter[str](), list[str]()
+    split, counts, batch = splitter(words, language), Counter[str](), list[str]()
 
     def add() -> None:
-        found = split(*buffers(waiting))
-        names = lower_records(found.lexicon, 0)
-        sums = np.bincount(found.tokens, minlength=1)
+        split_words = split(*buffers(batch))
+        names = lower_records(split_words.lexicon, 0)
+        sums = np.bincount(split_words.tokens, minlength=1)
         for number in np.flatnonzero(sums).tolist():
             counts[names[number]] += int(sums[number])
-        waiting.clear()
+        batch.clear()
 
     for text in texts:
-        waiting.append(text)
-        if len(waiting) == BATCH:
+        batch.append(text)
+        if len(batch) == BATCH:
             add()
-    if waiting:
+    if batch:
         add()
     return counts

@@ -68,21 +68,21 @@ class Quality(ScoringStage):
     """Drop a document if one of these labels has at least this score."""
 
     def named_labels(self) -> list[tuple[str, str]]:
-        given = {"keep_labels": self.keep_labels, "remove_labels": self.remove_labels}
-        named = [(name, label) for name, bounds in given.items() for label in bounds or ()]
-        return [*super().named_labels(), *named]
+        lists = {"keep_labels": self.keep_labels, "remove_labels": self.remove_labels}
+        list_labels = [(name, label) for name, bounds in lists.items() for label in bounds or ()]
+        return [*super().named_labels(), *list_labels]
 
     def apply(self, view: View) -> Outcome:
-        model, found, scores = self.score(view.text)
-        fails = self._fails(model, found, scores)
+        model, best, scores = self.score(view.text)
+        fails = self._fails(model, best, scores)
         codes = np.zeros(view.num_docs, np.uint8)
         for code, rule in enumerate(self.rules, start=1):
             codes[fails[rule] & (codes == 0)] = code
         return Outcome(
             codes=codes,
             values=np.where(codes == 2, scores, np.nan),
-            columns={"score": pa.array(scores), "label": best_labels(model, found)},
-            measures=_measures(fails, found, scores) if self.measures else {},
+            columns={"score": pa.array(scores), "label": best_labels(model, best)},
+            measures=_measures(fails, best, scores) if self.measures else {},
         )
 
     def fails(self, rule: str, values: Float64s) -> Bools:
@@ -97,27 +97,27 @@ class Quality(ScoringStage):
         return any(bound is not None for bound in bounds)
 
     def _fails(
-        self, model: TextClassifier, found: Predictions, scores: Float64s
+        self, model: TextClassifier, best: Predictions, scores: Float64s
     ) -> dict[str, Bools]:
         """Return for each rule which documents break it."""
-        none = np.zeros(len(scores), np.bool_)
+        zeros = np.zeros(len(scores), np.bool_)
         return {
-            "empty": found.empty if self._filters() else none,
-            "score": none if self.min_score is None else scores < self.min_score,
-            "keep_labels": ~_any(model, found, self.keep_labels) if self.keep_labels else none,
-            "remove_labels": _any(model, found, self.remove_labels) if self.remove_labels else none,
+            "empty": best.empty if self._filters() else zeros,
+            "score": zeros if self.min_score is None else scores < self.min_score,
+            "keep_labels": ~_any(model, best, self.keep_labels) if self.keep_labels else zeros,
+            "remove_labels": _any(model, best, self.remove_labels) if self.remove_labels else zeros,
         }
 
 
 def _measures(
-    fails: Mapping[str, Bools], found: Predictions, scores: Float64s
+    fails: Mapping[str, Bools], best: Predictions, scores: Float64s
 ) -> dict[str, Float64s]:
     """Return the score; for rules without one bound, 1 where they fail or, if empty, may fail."""
     flags = {rule: failed.astype(np.float64) for rule, failed in fails.items()}
-    return flags | {"empty": found.empty.astype(np.float64), "score": scores}
+    return flags | {"empty": best.empty.astype(np.float64), "score": scores}
 
 
-def _any(model: TextClassifier, found: Predictions, bounds: Mapping[str, float]) -> Bools:
+def _any(model: TextClassifier, best: Predictions, bounds: Mapping[str, float]) -> Bools:
     """Return which documents have one of the labels with at least its score."""
-    reached = [model.scores_of(found, label) >= bound for label, bound in bounds.items()]
-    return np.logical_or.reduce(reached)  # type: ignore[no-any-return]
+    reaches = [model.scores_of(best, label) >= bound for label, bound in bounds.items()]
+    return np.logical_or.reduce(reaches)  # type: ignore[no-any-return]

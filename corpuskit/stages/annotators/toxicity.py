@@ -107,9 +107,9 @@ class Toxicity(ScoringStage):
         edges = frozen(np.append(starts, ends[-1:] if len(ends) else offsets[:1]))
         is_cut = self.score(Utf8(edges, data))[2] >= bound
         rows, begins, stops, _ = cut_units(offsets, data, docs, starts, ends, is_cut)
-        which = np.full(len(rows), 3, np.uint8)
+        codes_of_spans = np.full(len(rows), 3, np.uint8)
         nothing = np.zeros(len(rows), np.uint8)
-        left = replace_spans(offsets, data, rows, begins, stops, nothing, [b""])
-        kept = codes[rows] == 0
-        spans = Spans(rows[kept], begins[kept], stops[kept], which[kept])
-        return Utf8(*left), spans
+        cut_texts = replace_spans(offsets, data, rows, begins, stops, nothing, [b""])
+        is_kept = codes[rows] == 0
+        spans = Spans(rows[is_kept], begins[is_kept], stops[is_kept], codes_of_spans[is_kept])
+        return Utf8(*cut_texts), spans

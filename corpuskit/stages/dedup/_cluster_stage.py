@@ -183,22 +183,22 @@ class ClusterStage(GlobalStage):
     def first_passes(
         self,
         hash_cell: Callable[[PassContext], None],
-        owns: tuple[str, ...],
+        folders: tuple[str, ...],
         name: str,
         group_range: Callable[[PassContext], None],
     ) -> tuple[Pass, ...]:
         """Return the pass that hashes cells, and `name`, which works on ranges of hashes.
 
         Args:
-            owns: folders that `hash_cell` writes to.
+            folders: that `hash_cell` writes to.
         """
         file = self._hashes_file
-        done = () if self.index else (file,)  # later runs read it
+        finished = () if self.index else (file,)  # later runs read it
         files, routed = {file: self.hash_schema()}, f"route_{self.hashes}/"
         return (
-            Pass(self.hashed_by, hash_cell, is_cell_alone=True, owns=owns),
-            _routing.merge_pass(self, files, self._cut_hash_routes, done_with=done),
-            Pass(name, group_range, self.cut_ranges, done_with=(routed, *done)),
+            Pass(self.hashed_by, hash_cell, is_cell_alone=True, owns=folders),
+            _routing.merge_pass(self, files, self._cut_hash_routes, done_with=finished),
+            Pass(name, group_range, self.cut_ranges, done_with=(routed, *finished)),
         )
 
     def cut_ranges(self, plan: PassPlan) -> list[Unit]:
@@ -214,7 +214,7 @@ class ClusterStage(GlobalStage):
     def read_hashes(self, context: PassContext) -> pa.Table:
         """Return the rows of a range of hashes, those of reference runs that share one first."""
         low, high, schema = context.unit.low, context.unit.high, self.hash_schema()
-        file = _routing.merged(context, self._hashes_file)
+        file = _routing.merged_file(context, self._hashes_file)
         rows = context.read_shuffle(file, low, high, schema)
         if not self.against:
             return rows
@@ -272,15 +272,15 @@ class ClusterStage(GlobalStage):
             size, cpu = clustered * DECISION_BYTES, clustered / 1e6
             return _routing.cost_of_route(volume, writers, size, cpu, clustered * 44)
         if pass_name == "survivors":
-            held = 200 * volume.cell_documents
-            return Cost(volume.documents / 600e3, unit_bytes=held, disk_bytes=clustered * 128)
+            memory = 200 * volume.cell_documents
+            return Cost(volume.documents / 600e3, unit_bytes=memory, disk_bytes=clustered * 128)
         if pass_name == "route":
             size, cpu = clustered * DECISION_BYTES, clustered / 1e6
             return _routing.cost_of_route(volume, volume.cells, size, cpu, clustered * 128)
         # A sidecar, and a row of the ledger for what is dropped; its text is read once more.
         disk = 17 * volume.documents + 50 * clustered
-        held = 200 * volume.cell_documents
-        return Cost(volume.text_bytes / 400e6, unit_bytes=held, disk_bytes=disk)
+        memory = 200 * volume.cell_documents
+        return Cost(volume.text_bytes / 400e6, unit_bytes=memory, disk_bytes=disk)
 
     def cut_survivors(self, plan: PassPlan) -> list[Unit]:
         """Return the cells, then ranges of documents of reference runs."""
@@ -299,7 +299,7 @@ class ClusterStage(GlobalStage):
             DataError: a survivor should live here and does not.
         """
         unit = context.unit
-        run = _routing.merged(context, f"{self.clustering()}/clusters")
+        run = _routing.merged_file(context, f"{self.clustering()}/clusters")
         rows = context.read_shuffle(run, unit.low, unit.high, CLUSTERS)
         if rows.num_rows == 0:
             return
@@ -316,10 +316,10 @@ class ClusterStage(GlobalStage):
                 f"unit {unit.number}: {len(expected)} survivors should live here, {len(present)} "
                 "do. Run again."
             )
-        named = pa.array(np.searchsorted(present, survivors))
+        id_rows = pa.array(np.searchsorted(present, survivors))
         columns = {
             "key": rows.column("key"),
-            "survivor_id": pa.concat_arrays(ids).take(named),
+            "survivor_id": pa.concat_arrays(ids).take(id_rows),
             **{name: rows.column(name) for name, _ in _DECIDED},
         }
         context.write_shuffle("decisions", columns)
@@ -390,8 +390,8 @@ class ClusterStage(GlobalStage):
         survivors = dropped.column("survivor_id").combine_chunks()
         if self.keep == "none":  # only a document of a reference run survives
             in_reference = pa.array(numbers(dropped.column("cluster")) < 0)
-            none = pa.scalar(None, pa.string())
-            survivors = pa.compute.if_else(in_reference, survivors, none)
+            null = pa.scalar(None, pa.string())
+            survivors = pa.compute.if_else(in_reference, survivors, null)
         texts = _kept_texts(context, keys)
         for view in context.read("id", "source", keys=keys):
             rows = np.flatnonzero(among(view.keys, keys))
@@ -454,7 +454,7 @@ def rank(
     starts = np.flatnonzero(np.diff(clusters, prepend=np.iinfo(np.int64).min))
     sizes = np.diff(starts, append=len(keys))
     has_new = np.maximum.reduceat(keys, starts) >= 0 if len(starts) else np.empty(0, np.bool_)
-    counted = np.repeat((sizes > 1) & has_new, sizes)
+    is_ranked = np.repeat((sizes > 1) & has_new, sizes)
     ranks = np.arange(len(keys)) - np.repeat(starts, sizes)
     if groups is not None:
         order = np.lexsort((ranks, groups, clusters))
@@ -462,11 +462,11 @@ def rank(
         firsts = np.concatenate([[0], np.flatnonzero(is_first) + 1])
         ranks[order] = np.arange(len(keys)) - np.repeat(firsts, np.diff(firsts, append=len(keys)))
     return Ranked(
-        np.repeat(keys[starts], sizes)[counted],
-        keys[counted],
-        clusters[counted],
-        np.repeat(sizes.astype(np.int32), sizes)[counted],
-        ranks.astype(np.int32)[counted],
+        np.repeat(keys[starts], sizes)[is_ranked],
+        keys[is_ranked],
+        clusters[is_ranked],
+        np.repeat(sizes.astype(np.int32), sizes)[is_ranked],
+        ranks.astype(np.int32)[is_ranked],
     )
 
 
@@ -483,16 +483,16 @@ def write_clusters(
     """
     context.count("clusters", int((ranked.keys == ranked.survivors).sum()))
     context.count("clustered_documents", len(ranked.keys))
-    new = np.flatnonzero(ranked.keys >= 0)
+    rows = np.flatnonzero(ranked.keys >= 0)
     unknown = np.full(len(ranked.keys), np.nan)
     columns = {
-        "survivor": ranked.survivors[new],
-        "key": ranked.keys[new],
-        "cluster": ranked.clusters[new],
-        "size": ranked.sizes[new],
-        "rank": ranked.ranks[new],
-        "similarity": (unknown if similarities is None else similarities)[new],
-        "lost": (unknown if lost is None else lost)[new],
+        "survivor": ranked.survivors[rows],
+        "key": ranked.keys[rows],
+        "cluster": ranked.clusters[rows],
+        "size": ranked.sizes[rows],
+        "rank": ranked.ranks[rows],
+        "similarity": (unknown if similarities is None else similarities)[rows],
+        "lost": (unknown if lost is None else lost)[rows],
     }
     context.write_shuffle("clusters", columns)
 

@@ -35,8 +35,8 @@ MAX_SOURCES = 250
 def keep_columns(keep: Keep, prefer: tuple[str, ...]) -> tuple[str, ...]:
     """Return the columns that `priorities` reads."""
     columns = {"longest": ("text",), "newest": ("origin",)}
-    chosen = (keep.best,) if isinstance(keep, Best) else columns.get(keep, ())
-    return (*chosen, *(("source",) if prefer else ()))
+    best = (keep.best,) if isinstance(keep, Best) else columns.get(keep, ())
+    return (*best, *(("source",) if prefer else ()))
 
 
 def priorities(view: View, keep: Keep, prefer: tuple[str, ...]) -> Uint64s:

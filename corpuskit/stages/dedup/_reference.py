@@ -89,11 +89,11 @@ class References:
         files = [1 + (_last_key(seal) >> POSITION_BITS) for seal in seals]
         if sum(files) > MAX_ORDINAL:
             raise UsageError(f"against: {sum(files):,} input files, {MAX_ORDINAL:,} are the most.")
-        before = itertools.accumulate(files, initial=-sum(files))
+        offsets = itertools.accumulate(files, initial=-sum(files))
         return cls(
             tuple(
                 Reference(open_store(run), seal, ordinal << POSITION_BITS)
-                for run, seal, ordinal in zip(runs, seals, before, strict=False)
+                for run, seal, ordinal in zip(runs, seals, offsets, strict=False)
             )
         )
 
@@ -174,8 +174,8 @@ def find_seal(run: str, stage: str, pass_name: str, parameters: Mapping[str, Any
     if not paths:
         raise UsageError(f"against: {run}: no finished {stage}. {advice}.")
     counter = index_counter(parameters)
-    made = {path: _identity(_read_seal(path)) for path in paths}
-    fitting = [path for path in paths if made[path] in (counter, _EMPTY)]
+    identities = {path: _identity(_read_seal(path)) for path in paths}
+    fitting = [path for path in paths if identities[path] in (counter, _EMPTY)]
     if len(fitting) == 1:
         return fitting[0]
     if fitting:
@@ -183,11 +183,11 @@ def find_seal(run: str, stage: str, pass_name: str, parameters: Mapping[str, Any
             f"against: {run}: {len(fitting)} stages have such an index. "
             "Set index: true in one of them only."
         )
-    other = next((name for name in made.values() if name), None)
-    if other is None:
+    identity = next((name for name in identities.values() if name), None)
+    if identity is None:
         raise UsageError(f"against: {run}: its {stage} kept no index. {advice}.")
-    theirs = json.loads(other.removeprefix(_PREFIX))
-    differing = {name: value for name, value in theirs.items() if parameters.get(name) != value}
+    stored = json.loads(identity.removeprefix(_PREFIX))
+    differing = {name: value for name, value in stored.items() if parameters.get(name) != value}
     raise UsageError(
         f"against: {run}: its index was made with other parameters: {differing}. "
         "Set the same here, or index that run again."

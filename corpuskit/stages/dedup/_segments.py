@@ -71,9 +71,9 @@ class SegmentStage(GlobalStage):
     Source: none.
     """
 
-    counted: ClassVar[Shuffled]
+    hash_output: ClassVar[Shuffled]
     """What `hash` writes; its first column is the hash."""
-    returned: ClassVar[Shuffled]
+    count_output: ClassVar[Shuffled]
     """What `count` writes; its first column is the cell."""
 
     if TYPE_CHECKING:  # declared by each stage, beside the parameters that they belong with
@@ -102,11 +102,11 @@ class SegmentStage(GlobalStage):
             known.check_source("prefer", name)
 
     def passes(self) -> tuple[Pass, ...]:
-        counted = self._counted_file
+        hash_file = self._counted_file
         return (
             Pass("hash", self.hash_cell, is_cell_alone=True),
-            Pass("deal", self._deal, self._cut_deals, done_with=(counted,)),
-            Pass("count", self.count_range, self._cut_ranges, done_with=(counted, "deal/")),
+            Pass("deal", self._deal, self._cut_deals, done_with=(hash_file,)),
+            Pass("count", self.count_range, self._cut_ranges, done_with=(hash_file, "deal/")),
             Pass("route", self._route, self._cut_routes, done_with=("count/",)),
             Pass("apply", self._apply, done_with=("hash/", "count/", "route/")),
         )
@@ -119,15 +119,15 @@ class SegmentStage(GlobalStage):
         Args:
             rows, returned: of the two shuffle files.
             rate: rows that `count` compares in a CPU second.
-            disk: bytes of a row of `counted` that was dealt.
+            disk: bytes of a row of `hash_output` that was dealt.
         """
-        row_bytes, returned_disk = self.counted.row_bytes, 21 * returned
+        row_bytes, returned_disk = self.hash_output.row_bytes, 21 * returned
         ranges = _routing.num_ranges(volume, rows, row_bytes)
         if pass_name == "deal":
             return _routing.cost_of_route(volume, ranges, rows * row_bytes, rows / 3e6, disk * rows)
         if pass_name == "count":
             return _routing.cost_of_ranges(volume, rows, row_bytes, rows / rate, returned_disk)
-        size = returned * self.returned.row_bytes
+        size = returned * self.count_output.row_bytes
         return _routing.cost_of_route(volume, ranges, size, returned / 2e6, returned_disk)
 
     def scopes(self, view: View) -> Uint64s:
@@ -136,24 +136,24 @@ class SegmentStage(GlobalStage):
 
     @property
     def _counted_file(self) -> str:
-        return f"hash/{self.counted.name}"
+        return f"hash/{self.hash_output.name}"
 
     @property
     def _returned_file(self) -> str:
-        return f"count/{self.returned.name}"
+        return f"count/{self.count_output.name}"
 
     def _cut_ranges(self, plan: PassPlan) -> list[Unit]:
         """Return hash ranges whose rows a task can hold."""
-        return _routing.hash_units(plan, self._counted_file, self.counted.row_bytes)
+        return _routing.hash_units(plan, self._counted_file, self.hash_output.row_bytes)
 
     def _cut_deals(self, plan: PassPlan) -> list[Unit]:
         """Return groups of cells in ranges of hashes where there are very many, else none."""
         ranges = self._cut_ranges(plan)
-        return _routing.ranges_if_many(plan, self._counted_file, ranges, self.counted.row_bytes)
+        return _routing.ranges_if_many(plan, self._counted_file, ranges, self.hash_output.row_bytes)
 
     def _deal(self, context: PassContext) -> None:
         """Merge what a group of cells has in a range of hashes, and add the cell to each row."""
-        name, schema, _ = self.counted
+        name, schema, _ = self.hash_output
         context.count(f"{_routing.ROUTED}/{name}")
         producers = context.unit.producers or (0, 0)
         rows, cells = _read_cells(context, self._counted_file, schema, producers)
@@ -163,9 +163,9 @@ class SegmentStage(GlobalStage):
     def read_range(self, context: PassContext) -> tuple[pa.Table, Int32s, bool]:
         """Return the rows of this range of hashes, the cell of each, and whether they were dealt.
 
-        Cells are indices among the parts of `counted`. Rows that were not dealt come cell by cell.
+        Cells are indices among the parts of `hash_output`. Undealt rows come cell by cell.
         """
-        unit, file, (name, schema, _) = context.unit, self._counted_file, self.counted
+        unit, file, (name, schema, _) = context.unit, self._counted_file, self.hash_output
         if f"{_routing.ROUTED}/{name}" not in context.counters("deal"):
             return *_read_cells(context, file, schema, (0, len(context.parts(file)))), False
         dealt = pa.schema([*schema, ("cell", pa.int32())])
@@ -176,17 +176,19 @@ class SegmentStage(GlobalStage):
         """Return ranges of cells where there are very many, else none."""
         cells = [Unit(c.number, "", c.number, c.number + 1, c.rows) for c in plan.cells()]
         producers = plan.parts(self._returned_file)
-        return _routing.cut_routes(producers, cells, self.returned.row_bytes, plan.memory_bytes)
+        return _routing.cut_routes(producers, cells, self.count_output.row_bytes, plan.memory_bytes)
 
     def _route(self, context: PassContext) -> None:
         """Merge what goes back to a range of cells."""
-        _routing.route(context, self._returned_file, self.returned.name, self.returned.schema)
+        _routing.route(
+            context, self._returned_file, self.count_output.name, self.count_output.schema
+        )
 
     def read_returned(self, context: PassContext) -> pa.Table:
-        """Return the rows of `returned` for this cell."""
+        """Return the rows of `count_output` for this cell."""
         number = context.unit.number
-        run = _routing.routed(context, self._returned_file, self.returned.name)
-        return context.read_shuffle(run, number, number + 1, self.returned.schema)
+        run = _routing.routed(context, self._returned_file, self.count_output.name)
+        return context.read_shuffle(run, number, number + 1, self.count_output.schema)
 
     def _apply(self, context: PassContext) -> None:
         """Write the sidecar and the ledger."""
@@ -205,8 +207,8 @@ class SegmentStage(GlobalStage):
                 continue
             keep[at] = outcome.codes == 0
             _add_rows(context, view, self.rules, outcome, bounds)
-            kept = outcome.spans.take(outcome.codes[outcome.spans.rows] == 0)
-            spans.append(kept._replace(rows=at[kept.rows]))
+            spans_kept = outcome.spans.take(outcome.codes[outcome.spans.rows] == 0)
+            spans.append(spans_kept._replace(rows=at[spans_kept.rows]))
         rows, starts, ends = (np.concatenate(column) for column in zip(*spans, strict=True))
         cuts = span_lists(rows, starts, ends, len(keys)) if len(rows) else None
         arrays = {name: pa.array(values) for name, values in columns.items()}
@@ -248,8 +250,8 @@ def _add_rows(
     What is only cut is under the first rule; `bounds` are those of all rules.
     """
     codes = outcome.codes
-    for action, chosen in (("cut", (outcome.num_cut > 0) & (codes == 0)), ("drop", codes > 0)):
-        rows = np.flatnonzero(chosen)
+    for action, is_chosen in (("cut", (outcome.num_cut > 0) & (codes == 0)), ("drop", codes > 0)):
+        rows = np.flatnonzero(is_chosen)
         if len(rows) == 0:
             continue
         rule = np.maximum(codes[rows], 1) - 1

@@ -72,9 +72,9 @@ class ExactDedup(ClusterStage):
 
     def cost(self, volume: Volume, pass_name: str = "") -> Cost:
         if pass_name == "hash":
-            held = 100 * volume.cell_documents
+            memory = 100 * volume.cell_documents
             disk = (25 + 60 * self.index) * volume.documents
-            return Cost(volume.text_bytes / 450e6, unit_bytes=held, disk_bytes=disk)
+            return Cost(volume.text_bytes / 450e6, unit_bytes=memory, disk_bytes=disk)
         if pass_name in {"route_hashes", "group"}:
             return self.cost_of_hashes(volume, pass_name, volume.documents, 25)
         return super().cost(volume, pass_name)
@@ -112,8 +112,8 @@ class ExactDedup(ClusterStage):
             self.write_index(context, keys, ids)
 
     def hash_schema(self) -> pa.Schema:
-        more = [("priority", pa.uint64())] if self.has_priorities() else []
-        return pa.schema([*_HASHES, *more])
+        priority = [("priority", pa.uint64())] if self.has_priorities() else []
+        return pa.schema([*_HASHES, *priority])
 
     def group_range(self, context: PassContext) -> None:
         """Find the documents of a hash range that share their hash."""
@@ -122,8 +122,8 @@ class ExactDedup(ClusterStage):
         first = first_of_group(first_half, second_half, keys)
         sizes = np.bincount(first, minlength=len(first))
         clustered = np.flatnonzero(sizes[first] > 1)
-        chosen = [column[clustered] for column in priorities]
-        write_clusters(context, rank(keys[clustered], keys[first[clustered]], *chosen))
+        cluster_priorities = [column[clustered] for column in priorities]
+        write_clusters(context, rank(keys[clustered], keys[first[clustered]], *cluster_priorities))
 
     def _column(self) -> str:
         return "origin" if self.column == _URL else self.column

@@ -91,13 +91,13 @@ class LineDedup(SegmentStage):
         "too_little_left": "min_document",
         "too_few_left": "min_units",
     }
-    counted = Shuffled(
+    hash_output = Shuffled(
         "units",
         pa.schema([("hash", pa.uint64()), ("hash_low", pa.uint32()), ("count", pa.uint32())]),
         row_bytes=120,  # 71 where a third are repeated, more where all are
     )
     # What goes back to each cell with a repeated segment; is_home: it has the first, which stays.
-    returned = Shuffled(
+    count_output = Shuffled(
         "repeated",
         pa.schema(
             [
@@ -170,8 +170,8 @@ class LineDedup(SegmentStage):
         if self.unit == "sentence":
             cpu += volume.text_bytes / 45e6
         if pass_name == "hash":
-            held = 80 * min(in_cell + WAITING_SEGMENTS, 2 * in_cell)
-            return Cost(cpu, unit_bytes=held, disk_bytes=16 * segments)
+            memory = 80 * min(in_cell + WAITING_SEGMENTS, 2 * in_cell)
+            return Cost(cpu, unit_bytes=memory, disk_bytes=16 * segments)
         if pass_name != "apply":
             return self.cost_of_exchange(volume, pass_name, segments, repeated, rate=6e6, disk=20)
         # A sidecar, and rows of the ledger with spans.
@@ -226,11 +226,11 @@ class LineDedup(SegmentStage):
             docs, starts, ends = segments.units
             *spans, sums = cut_units(*view.text, docs, starts, ends, is_cut)
             num_cut, ratios = sums[:, 0], sums[:, 1] / np.maximum(sums[:, 2], 1)
-            left = view.text.sizes() - sums[:, 3]
+            bytes_left = view.text.sizes() - sums[:, 3]
             units_left = np.bincount(docs, minlength=view.num_docs) - num_cut
             codes = np.zeros(view.num_docs, np.uint8)
             codes[(num_cut > 0) & (units_left < self.min_units)] = 4
-            codes[(num_cut > 0) & (left < self.min_document)] = 3
+            codes[(num_cut > 0) & (bytes_left < self.min_document)] = 3
             if self.max_ratio is not None:
                 codes[ratios > self.max_ratio] = 2
             yield (
@@ -240,7 +240,7 @@ class LineDedup(SegmentStage):
                     codes,
                     num_cut,
                     ByteSpans(*spans),
-                    np.stack([num_cut, ratios, left, units_left]),
+                    np.stack([num_cut, ratios, bytes_left, units_left]),
                 ),
             )
 
@@ -277,13 +277,13 @@ class TextSegments(NamedTuple):
     window: int
 
     def cut(self, is_cut: Bools) -> Bools:
-        """Return which units are in a segment that goes."""
+        """Return which units are in a segment that is cut."""
         if self.window == 1:
             return is_cut
-        goes = np.zeros(len(self.units[0]), np.bool_)
+        is_in_segment = np.zeros(len(self.units[0]), np.bool_)
         for place in range(self.window):
-            goes[self.firsts[is_cut] + place] = True
-        return goes
+            is_in_segment[self.firsts[is_cut] + place] = True
+        return is_in_segment
 
 
 def find_segments(
@@ -326,10 +326,10 @@ def _joined(data: Bytes, starts: Int64s, ends: Int64s) -> tuple[Bytes, Int64s, I
     """Return units that follow one another with a space between any two."""
     bounds = np.append(starts, ends[-1:] if len(ends) else 0).astype(np.int64)
     slack = np.concatenate([data, np.zeros(8, np.uint8)])
-    whole = np.array([0, len(starts)])
+    text_bounds = np.array([0, len(starts)])
     numbered = np.arange(len(starts), dtype=np.int32)
-    edges, joined = join_words(*map(frozen, (whole, numbered, bounds, slack)))
-    return frozen(joined), frozen(edges[:-1].copy()), frozen(edges[1:] - 1)
+    edges, data_out = join_words(*map(frozen, (text_bounds, numbered, bounds, slack)))
+    return frozen(data_out), frozen(edges[:-1].copy()), frozen(edges[1:] - 1)
 
 
 class SegmentLimits(NamedTuple):
@@ -344,16 +344,16 @@ class SegmentTally:
 
     Args:
         by_document: a segment counts once in a document.
-        most: different segments; of more, a share that hashes choose is counted.
+        max_segments: different segments; of more, a share that hashes choose is counted.
 
     Attributes:
         share: of all segments.
     """
 
     def __init__(
-        self, limits: SegmentLimits, *, by_document: bool, most: int | None = None
+        self, limits: SegmentLimits, *, by_document: bool, max_segments: int | None = None
     ) -> None:
-        self._limits, self._by_document, self._most = limits, by_document, most
+        self._limits, self._by_document, self._max_segments = limits, by_document, max_segments
         self.share = 1.0
         self._high = [np.empty(0, np.uint64)]
         self._low = [np.empty(0, np.uint32)]
@@ -367,8 +367,8 @@ class SegmentTally:
             *segments.compared, segments.docs, segments.scopes, *self._limits
         )
         if self.share < 1:
-            chosen = low < self.share * 2**32
-            high, low, docs = high[chosen], low[chosen], docs[chosen]
+            is_sampled = low < self.share * 2**32
+            high, low, docs = high[is_sampled], low[is_sampled], docs[is_sampled]
         self._high.append(high)
         self._low.append(low)
         self._docs.append(docs + np.int32(self._num_docs))
@@ -388,10 +388,10 @@ class SegmentTally:
             counts,
             self._by_document,
         )
-        while self._most is not None and len(high) > self._most:
+        while self._max_segments is not None and len(high) > self._max_segments:
             self.share /= 2
-            chosen = low < self.share * 2**32
-            high, low, self._counts = high[chosen], low[chosen], self._counts[chosen]
+            is_sampled = low < self.share * 2**32
+            high, low, self._counts = high[is_sampled], low[is_sampled], self._counts[is_sampled]
         # What was counted takes part in the next count as segments of a document of its own.
         self._high, self._low = [high], [low]
         self._docs = [np.full(len(high), -1, np.int32)]

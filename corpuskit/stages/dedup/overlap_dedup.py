@@ -73,13 +73,13 @@ class OverlapDedup(SegmentStage):
     }
     # An n-gram of a cell, its first unit there, and how often it is in that (255 at most; what is
     # beyond has rows of its own).
-    counted = Shuffled(
+    hash_output = Shuffled(
         "ngrams",
         pa.schema([("hash", pa.uint64()), ("unit", pa.uint32()), ("times", pa.uint8())]),
         row_bytes=80,
     )
     # How many other n-grams of a unit than those in `repeats` occur in earlier cells.
-    returned = Shuffled(
+    count_output = Shuffled(
         "seen",
         pa.schema([("cell", pa.int64()), ("unit", pa.uint32()), ("count", pa.int64())]),
         row_bytes=60,
@@ -122,28 +122,28 @@ class OverlapDedup(SegmentStage):
 
     def cost(self, volume: Volume, pass_name: str = "") -> Cost:
         rows, in_cell = volume.text_bytes // _NGRAM_BYTES, volume.cell_bytes // _NGRAM_BYTES
-        disk, seen = 13 * rows, volume.documents * (1 if self.unit == "document" else 10)
+        disk, shared = 13 * rows, volume.documents * (1 if self.unit == "document" else 10)
         if pass_name == "hash":
             cpu = volume.text_bytes / 85e6 + rows / 20e6
             return Cost(cpu, unit_bytes=40 * in_cell, disk_bytes=disk)
         if pass_name != "apply":
-            return self.cost_of_exchange(volume, pass_name, rows, seen, rate=10e6, disk=17)
-        held = 30 * in_cell // 20
-        return Cost(volume.text_bytes / 300e6, unit_bytes=held, disk_bytes=17 * volume.documents)
+            return self.cost_of_exchange(volume, pass_name, rows, shared, rate=10e6, disk=17)
+        memory = 30 * in_cell // 20
+        return Cost(volume.text_bytes / 300e6, unit_bytes=memory, disk_bytes=17 * volume.documents)
 
     def hash_cell(self, context: PassContext) -> None:
         """Write the n-grams of a cell, and what its units repeat of earlier ones."""
         sizes, hashes = [np.zeros(1, np.int64)], [np.empty(0, np.uint64)]
         for view in context.read("text", *self.needs()):
-            bounds, found = self._ngrams(view, self._units(view))
+            bounds, batch = self._ngrams(view, self._units(view))
             sizes.append(np.diff(bounds))
-            hashes.append(found.copy())  # found has room for a word a byte
-        offsets, joined = frozen(np.cumsum(np.concatenate(sizes))), frozen(np.concatenate(hashes))
+            hashes.append(batch.copy())  # `batch` has room for a word a byte
+        offsets, ngrams = frozen(np.cumsum(np.concatenate(sizes))), frozen(np.concatenate(hashes))
         del hashes
-        context.count("ngrams", len(joined))
-        *columns, repeated = group_ngrams(offsets, joined)
-        named = dict(zip(self.counted.schema.names, columns, strict=True))
-        context.write_shuffle("ngrams", named, is_sorted=True)
+        context.count("ngrams", len(ngrams))
+        *columns, repeated = group_ngrams(offsets, ngrams)
+        columns_by_name = dict(zip(self.hash_output.schema.names, columns, strict=True))
+        context.write_shuffle("ngrams", columns_by_name, is_sorted=True)
         units = np.flatnonzero(repeated)
         context.write_shuffle("repeats", {"unit": units, "count": repeated[units]}, is_sorted=True)
 
@@ -173,46 +173,46 @@ class OverlapDedup(SegmentStage):
             return
         for view in context.read(*dict.fromkeys(["id", "source", "text", *self.needs()])):
             units = self._units(view)
-            num, seen = len(units.docs), np.zeros(len(units.docs), np.int64)
-            known = counts[first : first + num]
-            seen[: len(known)] = known
+            num, hits = len(units.docs), np.zeros(len(units.docs), np.int64)
+            batch_counts = counts[first : first + num]
+            hits[: len(batch_counts)] = batch_counts
             first += num
-            # Of documents without an n-gram that is seen nothing else need be known.
-            has_seen = np.bincount(units.docs, seen, view.num_docs) > 0
-            chosen = np.flatnonzero(has_seen[units.docs])
+            # Documents without an n-gram of an earlier unit need no totals.
+            has_hits = np.bincount(units.docs, hits, view.num_docs) > 0
+            places = np.flatnonzero(has_hits[units.docs])
             totals = np.zeros(num, np.int64)
-            if len(chosen):
-                some = _Units.of(units.docs[chosen], units.starts[chosen], units.ends[chosen])
-                totals[chosen] = np.diff(self._ngrams(view, some)[0])
-            yield view, self._measure(view, units, seen, totals)
+            if len(places):
+                subset = _Units.of(units.docs[places], units.starts[places], units.ends[places])
+                totals[places] = np.diff(self._ngrams(view, subset)[0])
+            yield view, self._measure(view, units, hits, totals)
 
-    def _measure(self, view: View, units: _Units, seen: Int64s, totals: Int64s) -> SegmentOutcome:
+    def _measure(self, view: View, units: _Units, hits: Int64s, totals: Int64s) -> SegmentOutcome:
         sums = np.bincount(units.docs, totals, view.num_docs)
-        shares = np.bincount(units.docs, seen, view.num_docs) / np.maximum(sums, 1)
+        shares = np.bincount(units.docs, hits, view.num_docs) / np.maximum(sums, 1)
         columns = {"overlap": shares}
         if self.unit == "document":
             nothing, sizes = np.zeros(view.num_docs, np.int64), view.text.sizes()
             codes = (shares > self.max_overlap).astype(np.uint8)
             measured = np.stack([shares, shares, sizes])
             return SegmentOutcome(columns, codes, nothing, ByteSpans.empty(), measured)
-        is_cut = frozen(seen / np.maximum(totals, 1) > self.max_overlap)
-        *spans, cut = cut_units(*view.text, units.docs, units.starts, units.ends, is_cut)
-        num_cut, left = cut[:, 0], cut[:, 2] - cut[:, 1]
+        is_cut = frozen(hits / np.maximum(totals, 1) > self.max_overlap)
+        *spans, sums_of_cuts = cut_units(*view.text, units.docs, units.starts, units.ends, is_cut)
+        num_cut, bytes_left = sums_of_cuts[:, 0], sums_of_cuts[:, 2] - sums_of_cuts[:, 1]
         codes = np.zeros(view.num_docs, np.uint8)
-        codes[(num_cut > 0) & (left < self.min_document)] = 3
+        codes[(num_cut > 0) & (bytes_left < self.min_document)] = 3
         if self.max_document_overlap is not None:
             codes[shares > self.max_document_overlap] = 2
-        measured = np.stack([num_cut.astype(np.float64), shares, left])
+        measured = np.stack([num_cut.astype(np.float64), shares, bytes_left])
         return SegmentOutcome(columns, codes, num_cut, ByteSpans(*spans), measured)
 
     def _counts(self, context: PassContext) -> Int64s:
-        """Return how many n-grams of each unit of this cell are seen, up to the last such unit."""
+        """Return how many n-grams of each unit occur earlier, up to the last such unit."""
         number, parts = context.unit.number, context.parts("hash/repeats")
         tables = [self.read_returned(context)]
-        mine = bisect.bisect_left(parts, number, key=lambda part: part.unit)
-        if mine < len(parts) and parts[mine].unit == number:
-            own = context.read_shuffle("hash/repeats", None, None, _REPEATS, (mine, mine + 1))
-            tables.append(own)
+        place = bisect.bisect_left(parts, number, key=lambda part: part.unit)
+        if place < len(parts) and parts[place].unit == number:
+            repeats = context.read_shuffle("hash/repeats", None, None, _REPEATS, (place, place + 1))
+            tables.append(repeats)
         units = np.concatenate([numbers(t.column("unit")).astype(np.int64) for t in tables])
         counts = np.concatenate([numbers(t.column("count")) for t in tables])
         return np.bincount(units, counts).astype(np.int64)

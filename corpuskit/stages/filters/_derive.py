@@ -52,8 +52,8 @@ class Spread:
 
     def add(self, values: ArrayLike) -> None:
         """Count values; NaN is none."""
-        given = np.asarray(values, np.float64)
-        steps = np.clip(np.rint(given[~np.isnan(given)] / _STEP), 0, _BINS - 1).astype(np.int64)
+        numbers = np.asarray(values, np.float64)
+        steps = np.clip(np.rint(numbers[~np.isnan(numbers)] / _STEP), 0, _BINS - 1).astype(np.int64)
         self._counts += np.bincount(steps, minlength=_BINS)
         self._sum += int(steps.sum())
         self._squares += int((steps * steps).sum())
@@ -100,7 +100,7 @@ class Measured:
     num_docs: int = 0
     text_bytes: int = 0
 
-    def of(self, rule: str) -> Spread:
+    def spread(self, rule: str) -> Spread:
         """Return the measure of a rule.
 
         Raises:
@@ -112,8 +112,8 @@ class Measured:
 
     def stop_words(self) -> list[str]:
         """Return the words that make up the share or more, the most frequent first."""
-        found = [(-count, word) for word, count in self.words.items()]
-        return [word for count, word in sorted(found) if -count >= self.share * self.num_words]
+        by_count = [(-count, word) for word, count in self.words.items()]
+        return [word for count, word in sorted(by_count) if -count >= self.share * self.num_words]
 
 
 def measure(
@@ -129,44 +129,44 @@ def measure(
     Raises:
         UsageError, DataError: they cannot be read, hold nothing, or the model lacks the language.
     """
-    how: Any = {"words": words, "language": language, "measures": True}
-    stages = [GopherRepetition(**how), FinewebQuality(**how), GopherQuality(**how)]
+    params: Any = {"words": words, "language": language, "measures": True}
+    stages = [GopherRepetition(**params), FinewebQuality(**params), GopherQuality(**params)]
     scorer = Language(model=model, min_score=0, keep=(language,)) if model else None
     labels = sorted(scorer.values()["label"]) if scorer else []
-    reader, done = TextReader(), Measured(stop_word_share)
-    done.rules = {rule: Spread() for stage in stages for rule in stage.bounds}
+    reader, measured = TextReader(), Measured(stop_word_share)
+    measured.rules = {rule: Spread() for stage in stages for rule in stage.bounds}
     for texts in reader.texts(find_files(inputs), text_column, max_bytes):
         for begin in range(0, len(texts), _DOCUMENTS):
-            part = pa.array(texts[begin : begin + _DOCUMENTS], pa.large_string())
-            keys = pa.array(range(len(part)), pa.int64())
-            view = View(pa.RecordBatch.from_pydict({"key": keys, "text": part}))
+            texts_batch = pa.array(texts[begin : begin + _DOCUMENTS], pa.large_string())
+            keys = pa.array(range(len(texts_batch)), pa.int64())
+            view = View(pa.RecordBatch.from_pydict({"key": keys, "text": texts_batch}))
             for stage in stages:
                 for rule, values in stage.apply(view).measures.items():
-                    if rule in done.rules:
-                        done.rules[rule].add(values)
+                    if rule in measured.rules:
+                        measured.rules[rule].add(values)
             if scorer is not None:
                 columns = scorer.apply(view).columns
-                is_it = np.isin(columns["label"].to_pylist(), labels)
-                done.scores.add(columns["score"].to_numpy()[is_it])
-            _count_words(done, view, splitter(words, language))
-    done.num_docs, done.text_bytes = reader.num_docs, reader.text_bytes
-    if not done.num_docs:
+                is_language = np.isin(columns["label"].to_pylist(), labels)
+                measured.scores.add(columns["score"].to_numpy()[is_language])
+            _count_words(measured, view, splitter(words, language))
+    measured.num_docs, measured.text_bytes = reader.num_docs, reader.text_bytes
+    if not measured.num_docs:
         names = ", ".join(map(str, inputs))
         raise UsageError(f"{names}: no text to derive from. Set --text-column.")
-    return done
+    return measured
 
 
-def _count_words(done: Measured, view: View, split: Any) -> None:
-    found = view.fact(split)
-    starts, data = found.lexicon.starts, found.lexicon.data
-    for number, count in zip(*np.unique(found.tokens, return_counts=True), strict=True):
+def _count_words(measured: Measured, view: View, split: Any) -> None:
+    words = view.fact(split)
+    starts, data = words.lexicon.starts, words.lexicon.data
+    for number, count in zip(*np.unique(words.tokens, return_counts=True), strict=True):
         word = data[starts[number] : starts[number + 1]].tobytes().decode().lower()
         if any(map(str.isalpha, word)):
-            done.words[word] += int(count)
-    done.num_words += len(found.tokens)
-    if len(done.words) > _MOST_WORDS:
-        least = done.num_words * done.share / 100
-        done.words = Counter({word: n for word, n in done.words.items() if n >= least})
+            measured.words[word] += int(count)
+    measured.num_words += len(words.tokens)
+    if len(measured.words) > _MOST_WORDS:
+        min_count = measured.num_words * measured.share / 100
+        measured.words = Counter({word: n for word, n in measured.words.items() if n >= min_count})
 
 
 def derive(
@@ -180,31 +180,32 @@ def derive(
     repetition, quality = GopherRepetition(), GopherQuality()
 
     def by_deviation(rule: str) -> float:
-        there, here = english_web.of(rule), web.of(rule)
-        if not there.deviation:
+        english_spread, spread = english_web.spread(rule), web.spread(rule)
+        if not english_spread.deviation:
             raise UsageError(f"all English texts have the same {rule}. Give more texts.")
-        steps = (repetition.threshold(rule) - there.mean) / there.deviation
-        return round(min(max(here.mean + steps * here.deviation, 0.001), 1), 3)
+        steps = (repetition.threshold(rule) - english_spread.mean) / english_spread.deviation
+        return round(min(max(spread.mean + steps * spread.deviation, 0.001), 1), 3)
 
     def by_share(rule: str) -> float:
-        return clean.of(rule).quantile(english_clean.of(rule).share_below(quality.threshold(rule)))
+        share = english_clean.spread(rule).share_below(quality.threshold(rule))
+        return clean.spread(rule).quantile(share)
 
     top, runs = repetition.max_top_ngram_ratios, repetition.max_dup_ngram_ratios
     if len(stop_words := clean.stop_words()) < 2:
         problem = f"only {len(stop_words)} words are frequent enough to be stop words."
         raise UsageError(f"{problem} Set a smaller --stop-word-share.")
-    found: dict[str, Any] = {
+    values: dict[str, Any] = {
         "dup_line_frac": by_deviation("dup_line_frac"),
         "dup_n_grams": [[n, by_deviation(f"duplicated_{n}_n_grams")] for n in runs],
-        "line_punct_thr": round(clean.of("line_punct_ratio").quantile(0.1), 3),
+        "line_punct_thr": round(clean.spread("line_punct_ratio").quantile(0.1), 3),
         "max_avg_word_length": int(np.ceil(by_share("gopher_above_avg_threshold"))),
         "max_non_alpha_words_ratio": round(by_share("gopher_below_alpha_threshold"), 3),
         "min_avg_word_length": int(by_share("gopher_below_avg_threshold")),
-        "new_line_ratio": round(clean.of("list_ratio").quantile(0.9), 3),
+        "new_line_ratio": round(clean.spread("list_ratio").quantile(0.9), 3),
         "stopwords": stop_words[:MOST_STOP_WORDS],
         "top_n_grams": [[n, by_deviation(f"top_{n}_gram")] for n in top],
     }
     if web.scores.num:
-        least = web.scores.quantile(0.5) - web.scores.deviation
-        found["language_score"] = round(max(0.3, min(0.9, least)), 3)
-    return found
+        min_score = web.scores.quantile(0.5) - web.scores.deviation
+        values["language_score"] = round(max(0.3, min(0.9, min_score)), 3)
+    return values

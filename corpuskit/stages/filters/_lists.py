@@ -41,7 +41,7 @@ def read_entries(path: str, *, comments: bool = False) -> Iterator[str]:
 
 
 def versions(paths: Iterable[str]) -> tuple[tuple[int, int], ...]:
-    """Return what changes when files do, as part of the key of a memory; 0 where there is none."""
+    """Return a cache key that changes when files do; 0 for a file that does not exist."""
     states = []
     for path in paths:
         try:
@@ -60,4 +60,4 @@ def file_of(entry: str) -> str | None:
 
 def files_in(*lists: Iterable[str]) -> tuple[str, ...]:
     """Return the files that the entries of parameters name."""
-    return tuple(path for given in lists for entry in given if (path := file_of(entry)) is not None)
+    return tuple(path for names in lists for entry in names if (path := file_of(entry)) is not None)

@@ -24,12 +24,12 @@ class Rule(NamedTuple):
 
     Attributes:
         name: the reason in the ledger.
-        of: what is measured; the name of the rule where empty.
+        measure: what is measured; the name of the rule where empty.
         below, above: parameter that is the bound; a rule without either is decided otherwise.
     """
 
     name: str
-    of: str = ""
+    measure: str = ""
     below: str = ""
     above: str = ""
 
@@ -70,8 +70,8 @@ class MeasuredFilter(StreamingStage):
     def decide(self, view: View) -> Outcome:
         """Decide the documents of a view by the table."""
         numbers = self.measure(view)
-        named = {rule.name: numbers.get(rule.of or rule.name) for rule in self.table}
-        measured = {name: given for name, given in named.items() if given is not None}
+        by_rule = {rule.name: numbers.get(rule.measure or rule.name) for rule in self.table}
+        measured = {name: array for name, array in by_rule.items() if array is not None}
         codes = np.zeros(view.num_docs, np.uint8)
         values = np.full(view.num_docs, np.nan)
         for code, rule in enumerate(self.rules, start=1):

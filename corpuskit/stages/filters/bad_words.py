@@ -154,7 +154,7 @@ class BadWords(StreamingStage):
             return Outcome(columns=columns)
         values = counts.astype(np.float64)
         for row in np.flatnonzero(counts > self.max_count).tolist():
-            if self._stays(view, row):
+            if self._is_spared(view, row):
                 values[row] = np.nan  # whatever the bound is, this one is not dropped
         codes = (values > self.max_count).astype(np.uint8)
         measured = {_RULE: values} if self.measures else {}
@@ -180,7 +180,7 @@ class BadWords(StreamingStage):
         for language, rows in rows_by_value(column):
             yield str(language), rows
 
-    def _stays(self, view: View, row: int) -> bool:
+    def _is_spared(self, view: View, row: int) -> bool:
         """Return whether a document is among those that stay: by seed and text alone."""
         if self.keep_fraction == 0:
             return False
@@ -198,8 +198,8 @@ def _compiled(
     is_c4: bool,
 ) -> WordList:
     """Return a compiled list; each process compiles it once, and again when the file changes."""
-    listed = dict.fromkeys([*(read_entries(path) if path is not None else ()), *entries])
-    allowed = _ALLOWED if is_c4 else frozenset()
+    unique_entries = dict.fromkeys([*(read_entries(path) if path is not None else ()), *entries])
+    exempt = _ALLOWED if is_c4 else frozenset()
     return compile_words(
-        (entry for entry in listed if entry not in allowed), whole_words=whole_words
+        (entry for entry in unique_entries if entry not in exempt), whole_words=whole_words
     )

@@ -132,8 +132,8 @@ class C4Quality(StreamingStage):
                 num_sentences += breaks
             num_sentences[codes != 0] = np.nan
             codes[num_sentences < self.min_num_sentences] = _TOO_FEW
-        kept = codes[draft.rows] == 0
-        cuts = (draft.rows[kept], draft.starts[kept], draft.ends[kept], draft.cut_codes[kept])
+        keep = codes[draft.rows] == 0
+        cuts = (draft.rows[keep], draft.starts[keep], draft.ends[keep], draft.cut_codes[keep])
         return Outcome(
             codes=codes,
             values=np.where(codes == _TOO_FEW, num_sentences, np.nan),
@@ -186,13 +186,13 @@ class C4Quality(StreamingStage):
             return bounds, edges
         by_row = [edges[a:b] for a, b in itertools.pairwise(bounds)]
         for row in unknown.tolist():
-            whole = text.row(row)
-            offsets, data, words = self._split(whole.replace(_BREAKS_SPACY, b""))
+            content = text.row(row)
+            offsets, data, words = self._split(content.replace(_BREAKS_SPACY, b""))
             count, places = sentence_edges(offsets, data, words)
             chars = np.searchsorted(_leads(data), places[: count[1] - 1])
-            leads = _leads(np.frombuffer(whole, np.uint8))
-            by_row[row] = np.append(leads[chars], len(whole))
-        sizes = [len(part) for part in by_row]
+            leads = _leads(np.frombuffer(content, np.uint8))
+            by_row[row] = np.append(leads[chars], len(content))
+        sizes = [len(row_edges) for row_edges in by_row]
         return np.cumsum([0, *sizes], dtype=np.int64), np.concatenate(by_row)
 
     def _split(self, text: bytes) -> tuple[Int64s, Bytes, Words]:

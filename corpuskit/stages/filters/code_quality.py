@@ -219,10 +219,10 @@ class CodeQuality(MeasuredFilter):
         else:
             names = to_strings(view.column(self.language_column), self.language_column)
         coded = names.dictionary_encode()
-        known = [_language(name) for name in coded.dictionary.to_pylist()]
-        numbers = pc.fill_null(coded.indices, len(known)).to_numpy(zero_copy_only=False)
-        given = "" if self.language is None else _language(self.language)
-        return np.array([*known, given], np.str_)[np.asarray(numbers, np.int64)]
+        languages = [_language(name) for name in coded.dictionary.to_pylist()]
+        numbers = pc.fill_null(coded.indices, len(languages)).to_numpy(zero_copy_only=False)
+        default = "" if self.language is None else _language(self.language)
+        return np.array([*languages, default], np.str_)[np.asarray(numbers, np.int64)]
 
     def _says_generated(self, head: str) -> float:
         lines = "\n".join(head.split("\n", 5)[:5]).lower()
@@ -253,10 +253,10 @@ def _measure_encoded(text: Utf8, chars: Float64s, measured: dict[str, Float64s])
         content = text.row(row).decode()
         patterns = [pattern for kind, pattern in _ENCODED.items() if kind & kinds[row]]
         spans = [match.span() for pattern in patterns for match in pattern.finditer(content)]
-        covered = done = 0
+        covered = covered_to = 0
         for start, end in sorted(spans):
-            covered += max(end - max(start, done), 0)
-            done = max(done, end)
+            covered += max(end - max(start, covered_to), 0)
+            covered_to = max(covered_to, end)
             longest[row] = max(longest[row], end - start)
         share[row] = covered / chars[row]
     measured["encoded_chars"], measured["encoded_ratio"] = longest, share
@@ -276,16 +276,16 @@ def count_comments(text: str, language: str) -> int:
 
     A docstring is a string that begins a line, after a colon or at the beginning of the file.
     """
-    chars, done, last = 0, 0, ""  # `last` is the last of the code before
+    chars, end, last = 0, 0, ""  # `last` is the last of the code before
     for match in _COMMENTS[language].finditer(text):
-        between = text[done : match.start()]
-        done = match.end()
-        last = between.rstrip()[-1:] or last
+        code = text[end : match.start()]
+        end = match.end()
+        last = code.rstrip()[-1:] or last
         comment = match["comment"]
         if comment is not None:
             chars += len(comment.replace("#", "") if language == "python" else comment)
         elif language == "python":
-            if last in ("", ":") and ("\n" in between or not last):
+            if last in ("", ":") and ("\n" in code or not last):
                 chars += len(inspect.cleandoc(match.group().strip("rRuU\"'")))
             last = "'"
     return chars

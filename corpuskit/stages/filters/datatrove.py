@@ -123,10 +123,10 @@ class Datatrove(StreamingStage):
 
     def files(self) -> tuple[str, ...]:
         """Return the sources of a class that is not installed, and files among the params."""
-        given = (value for value in self.params.values() if isinstance(value, str))
+        strings = (value for value in self.params.values() if isinstance(value, str))
         return (
             *source_files(find_step(self.step)),
-            *(path for path in given if os.path.isfile(path)),
+            *(path for path in strings if os.path.isfile(path)),
         )
 
     def adds(self) -> Mapping[str, pa.DataType]:
@@ -134,25 +134,25 @@ class Datatrove(StreamingStage):
 
     def apply(self, view: View) -> Outcome:
         documents = list(_documents(view))
-        given = [(document.text, dict(document.metadata)) for document in documents]
+        originals = [(document.text, dict(document.metadata)) for document in documents]
         verdicts = [
-            _judged(document, result, text, before)
-            for (document, result), (text, before) in zip(
-                self._results(view, documents), given, strict=True
+            _verdict(document, result, text, metadata)
+            for (document, result), (text, metadata) in zip(
+                self._results(view, documents), originals, strict=True
             )
         ]
         codes = np.array([verdict.code for verdict in verdicts], np.uint8)
         texts = [verdict.text for verdict in verdicts]
         columns = {"metadata": pa.array([verdict.metadata for verdict in verdicts], pa.string())}
         reasons = pa.array([verdict.reason for verdict in verdicts], pa.string())
-        if all(after == text for after, (text, _) in zip(texts, given, strict=True)):
+        if all(new_text == text for new_text, (text, _) in zip(texts, originals, strict=True)):
             return Outcome(codes=codes, reasons=reasons, columns=columns)
-        changed = utf8(pa.array(texts, pa.large_string()))
-        spans = _spans([text for text, _ in given], texts)
-        return Outcome(codes=codes, reasons=reasons, columns=columns, text=changed, spans=spans)
+        edited = utf8(pa.array(texts, pa.large_string()))
+        spans = _spans([text for text, _ in originals], texts)
+        return Outcome(codes=codes, reasons=reasons, columns=columns, text=edited, spans=spans)
 
     def _results(self, view: View, documents: list[Document]) -> Iterator[tuple[Document, Any]]:
-        """Yield each document with what the step says of it, or the exception it raised.
+        """Yield each document with the result of the step, or the exception it raised.
 
         Documents are given in the batches that the step asks for. If one fails, its documents are
         made again and passed one by one.
@@ -162,7 +162,7 @@ class Datatrove(StreamingStage):
         for begin in range(0, len(documents), size):
             batch = documents[begin : begin + size]
             try:
-                results = self._given(keys[begin], batch)
+                results = self._run_step(keys[begin], batch)
             except _FAILURES:
                 raise
             except (Exception, SystemExit) as error:  # noqa: BLE001 - a step is anybody's code
@@ -172,19 +172,19 @@ class Datatrove(StreamingStage):
                     rows = np.arange(begin, begin + len(batch))
                     batch[:] = _documents(view.select(rows))
                     documents[begin : begin + size] = batch
-                    results = [self._alone(one) for one in batch]
+                    results = [self._alone(document) for document in batch]
             yield from zip(batch, results, strict=True)
 
     def _alone(self, document: Document) -> Any:
         try:
-            return self._given(None, [document])[0]
+            return self._run_step(None, [document])[0]
         except _FAILURES:
             raise
         except (Exception, SystemExit) as error:  # noqa: BLE001 - a step is anybody's code
             return error
 
-    def _given(self, key: int | None, documents: list[Document]) -> list[Any]:
-        """Return what the step says of documents: as a filter does, or whether it could format."""
+    def _run_step(self, key: int | None, documents: list[Document]) -> list[Any]:
+        """Return the results of the step: those of a filter, or whether it could format."""
         step = self._shared()
         if self._is_fresh:
             step = make_step(find_step(self.step), self.params, key)
@@ -242,14 +242,14 @@ class _Verdict(NamedTuple):
     metadata: str | None
 
 
-def _judged(document: Document, result: Any, text: str, before: Mapping[str, Any]) -> _Verdict:
+def _verdict(document: Document, result: Any, text: str, metadata: Mapping[str, Any]) -> _Verdict:
     """Return the decision of a step on a document: yes or no, no and why, or an exception.
 
     Args:
         document: as the step left it.
         result: what it returned.
-        text: what the document held before.
-        before: its metadata before.
+        text: that of the document before the step.
+        metadata: of the document before the step.
     """
     if isinstance(result, BaseException):
         return _Verdict(_ERROR, _described(result), text, None)
@@ -258,13 +258,13 @@ def _judged(document: Document, result: Any, text: str, before: Mapping[str, Any
             raise TypeError(f"the text became {type(document.text).__name__}")
         if isinstance(result, tuple) and len(result) != 2:
             raise ValueError(f"a result of {len(result)} values, not of whether and why")
-        kept, reason = result if isinstance(result, tuple) else (result, None)
-        if kept:
+        passes, reason = result if isinstance(result, tuple) else (result, None)
+        if passes:
             return _Verdict(
-                0, None, without_surrogates(document.text), _added(before, document.metadata)
+                0, None, without_surrogates(document.text), _added(metadata, document.metadata)
             )
-        why = without_surrogates(str(reason))[:_REASON_CHARS] if reason else None
-        return _Verdict(_DROPPED, why, text, None)
+        explanation = without_surrogates(str(reason))[:_REASON_CHARS] if reason else None
+        return _Verdict(_DROPPED, explanation, text, None)
     except Exception as error:  # noqa: BLE001 - what a step leaves may hold anybody's code
         return _Verdict(_ERROR, _described(error), text, None)
 
@@ -278,23 +278,23 @@ def _described(error: BaseException) -> str:
     return without_surrogates(f"{name}: {text}" if text else name)[:_REASON_CHARS]
 
 
-def _added(before: Mapping[str, Any], after: Mapping[str, Any]) -> str | None:
+def _added(old: Mapping[str, Any], new: Mapping[str, Any]) -> str | None:
     """Return what a step added to the metadata or changed there, as JSON.
 
     Raises:
-        TypeError: it is no mapping any more, or a key is none of JSON.
+        TypeError: it is no longer a mapping, or JSON cannot hold a key.
         ValueError: it is nested too deep, or holds itself.
     """
-    if not isinstance(after, dict):
-        raise TypeError(f"the metadata became {type(after).__name__}")
-    added = {k: v for k, v in after.items() if k not in before or not _same(before[k], v)}
-    if not added:
+    if not isinstance(new, dict):
+        raise TypeError(f"the metadata became {type(new).__name__}")
+    changes = {k: v for k, v in new.items() if k not in old or not _is_equal(old[k], v)}
+    if not changes:
         return None
-    return json.dumps(_plain(added), sort_keys=True, ensure_ascii=False, allow_nan=False)
+    return json.dumps(_plain(changes), sort_keys=True, ensure_ascii=False, allow_nan=False)
 
 
-def _same(one: Any, other: Any) -> bool:
-    return one is other or (type(one) is type(other) and bool(one == other))
+def _is_equal(left: Any, right: Any) -> bool:
+    return left is right or (type(left) is type(right) and bool(left == right))
 
 
 def _plain(value: Any, depth: int = 0) -> Any:
@@ -304,9 +304,9 @@ def _plain(value: Any, depth: int = 0) -> Any:
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, dict):
-        return {_plain_key(key): _plain(one, depth + 1) for key, one in value.items()}
+        return {_plain_key(key): _plain(item, depth + 1) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(one, depth + 1) for one in value]
+        return [_plain(item, depth + 1) for item in value]
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else None
     if value is None or isinstance(value, bool | int):
@@ -322,11 +322,11 @@ def _plain_key(key: Any) -> str:
     raise TypeError(f"the metadata has a key that is a {type(key).__name__}")
 
 
-def _spans(before: list[str], after: list[str]) -> Spans:
+def _spans(old_texts: list[str], new_texts: list[str]) -> Spans:
     """Return one span for each changed text, from its first changed character to the last."""
     rows = [
-        (row, *_changed(old, new))
-        for row, (old, new) in enumerate(zip(before, after, strict=True))
+        (row, *_changed_span(old, new))
+        for row, (old, new) in enumerate(zip(old_texts, new_texts, strict=True))
         if old != new and old
     ]
     table = np.array(rows, np.int64).reshape(-1, 3)
@@ -334,7 +334,7 @@ def _spans(before: list[str], after: list[str]) -> Spans:
     return Spans(table[:, 0], table[:, 1], table[:, 2], codes, "replace")
 
 
-def _changed(old: str, new: str) -> tuple[int, int]:
+def _changed_span(old: str, new: str) -> tuple[int, int]:
     """Return the bytes of `old` outside of which both texts agree; at least one character.
 
     Where something was inserted, it is the character before it, or the first one.
@@ -347,12 +347,12 @@ def _changed(old: str, new: str) -> tuple[int, int]:
     return len(old[:begin].encode()), len(old[:end].encode())
 
 
-def _agreeing(one: str, other: str) -> int:
+def _agreeing(left: str, right: str) -> int:
     """Return how many characters two texts have in common at the beginning."""
-    low, high = 0, min(len(one), len(other))
+    low, high = 0, min(len(left), len(right))
     while low < high:
         middle = (low + high + 1) // 2
-        if one[low:middle] == other[low:middle]:
+        if left[low:middle] == right[low:middle]:
             low = middle
         else:
             high = middle - 1
@@ -409,20 +409,20 @@ def find_step(path: str) -> StepClass:
     """
     module_name, _, name = path.rpartition(".")
     if not module_name:
-        known = {f"{place}.{one}" for place in PLACES for one in _steps_of(place)}
-        near = next((one for one in known if one.endswith(f".{name}")), None)
-        hint = f"Did you mean {near!r}?" if near else f"For example {PLACES[0]}.SamplerFilter."
+        names = {f"{place}.{item}" for place in PLACES for item in _steps_of(place)}
+        best = next((item for item in names if item.endswith(f".{name}")), None)
+        hint = f"Did you mean {best!r}?" if best else f"For example {PLACES[0]}.SamplerFilter."
         raise ValueError(f"{path!r} is no class path: give module and class. {hint}")
     try:
         module = importlib.import_module(module_name)
     except (ImportError, SyntaxError) as error:
-        near = suggest(module_name, PLACES)
-        hint = near if near.startswith("Did") else "It must be importable on every machine."
+        best = suggest(module_name, PLACES)
+        hint = best if best.startswith("Did") else "It must be importable on every machine."
         raise ValueError(f"{module_name!r} cannot be imported: {error}. {hint}") from None
     step: Any = getattr(module, name, None)
     if step is None:
-        known = [one for one in vars(module) if _is_step(getattr(module, one))]
-        raise ValueError(f"{module_name} has no {name!r}. {suggest(name, known)}")
+        names = [item for item in vars(module) if _is_step(getattr(module, item))]
+        raise ValueError(f"{module_name} has no {name!r}. {suggest(name, names)}")
     if not _is_step(step):
         raise ValueError(
             f"{path} is no filter or formatter: no class derived from BaseFilter or BaseFormatter."
@@ -449,28 +449,28 @@ def check_params(step: StepClass, params: Mapping[str, Any]) -> None:
     """Check the names of parameters against the constructor; nothing is made.
 
     Raises:
-        ValueError: one is not known, missing, or cannot be given in a file.
+        ValueError: one is unknown, missing, or cannot be given in a file.
     """
-    wanted = _parameters(step)
-    takes_all = any(one.kind is one.VAR_KEYWORD for one in wanted.values())
-    named = [
+    parameters = _parameters(step)
+    takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    names = [
         name
-        for name, one in wanted.items()
-        if one.kind in {one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY} and name not in OBJECTS
+        for name, p in parameters.items()
+        if p.kind in {p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY} and name not in OBJECTS
     ]
     for name in params:
         if name in OBJECTS:
             raise ValueError(f"{name} cannot be given: what is dropped goes to the ledger.")
-        if name not in named and not takes_all:
-            raise ValueError(f"{step.__name__} has no parameter {name!r}. {suggest(name, named)}")
-    for name in named:
-        if "Callable" in str(wanted[name].annotation) and wanted[name].default is _REQUIRED:
+        if name not in names and not takes_all:
+            raise ValueError(f"{step.__name__} has no parameter {name!r}. {suggest(name, names)}")
+    for name in names:
+        if "Callable" in str(parameters[name].annotation) and parameters[name].default is _REQUIRED:
             raise ValueError(
                 f"{step.__name__} needs {name}, a function, which no file can give. Derive a class "
                 "from BaseFilter and name that."
             )
-    for name in named:
-        if wanted[name].default is _REQUIRED and name not in params:
+    for name in names:
+        if parameters[name].default is _REQUIRED and name not in params:
             raise ValueError(f"{step.__name__} needs the parameter {name!r}. Set it.")
 
 
@@ -485,15 +485,15 @@ def make_step(step: StepClass, params: Mapping[str, Any], key: int | None = None
     Args:
         key: of the document that it is made for; its `seed`, if it has one, follows from it.
     """
-    given = dict(params)
-    wanted = _parameters(step)
-    for name, value in given.items():
-        if isinstance(value, list) and name in wanted and "tuple" in str(wanted[name].annotation):
-            given[name] = tuple(value)  # JSON has none, and `str.endswith` takes no list
-    if key is not None and "seed" in wanted:
-        text = f"{given.get('seed')}/{key}".encode()
-        given["seed"] = int.from_bytes(hashlib.blake2b(text, digest_size=4).digest(), "little")
-    return step(**given)
+    arguments = dict(params)
+    fields = _parameters(step)
+    for name, value in arguments.items():
+        if isinstance(value, list) and name in fields and "tuple" in str(fields[name].annotation):
+            arguments[name] = tuple(value)  # JSON has none, and `str.endswith` takes no list
+    if key is not None and "seed" in fields:
+        text = f"{arguments.get('seed')}/{key}".encode()
+        arguments["seed"] = int.from_bytes(hashlib.blake2b(text, digest_size=4).digest(), "little")
+    return step(**arguments)
 
 
 @functools.lru_cache(maxsize=16)
@@ -508,9 +508,9 @@ def distributions(step: StepClass) -> tuple[str, ...]:
     names = {"datatrove"}
     if root != "datatrove":
         names.update(_packages().get(root, ()))
-    for one in step.mro():
-        for required in getattr(one, "_requires_dependencies", ()):
-            names.add(required if isinstance(required, str) else required[1])
+    for base in step.mro():
+        for requirement in getattr(base, "_requires_dependencies", ()):
+            names.add(requirement if isinstance(requirement, str) else requirement[1])
     if "language" in _parameters(step):
         names.add("spacy")  # splits words
     return tuple(sorted(names))
@@ -524,7 +524,7 @@ def source_files(step: StepClass) -> tuple[str, ...]:
     file = Path(spec.origin)
     if is_library(file):
         return ()
-    return tuple(str(one) for one in closure(file))
+    return tuple(str(path) for path in closure(file))
 
 
 def _is_step(value: object) -> bool:

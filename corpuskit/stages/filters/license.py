@@ -103,11 +103,11 @@ class License(StreamingStage):
         text = view.text
         begins, ends = text.offsets[:-1], text.offsets[1:]
         stops = np.minimum(begins + 4 * self.head_chars, ends)
-        found = [
+        results = [
             self._find(text.data[start:stop].tobytes())
             for start, stop in zip(begins.tolist(), stops.tolist(), strict=True)
         ]
-        licences = [licence for licence, _ in found]
+        licences = [licence for licence, _ in results]
         codes = np.zeros(view.num_docs, np.uint8)
         if self.missing == "drop":
             codes[[licence is None for licence in licences]] = 2
@@ -116,7 +116,7 @@ class License(StreamingStage):
             codes[[name is not None and not is_allowed(name, allow) for name in licences]] = 1
         reasons = [f"not_allowed: {licences[row]}" if code == 1 else None
                    for row, code in enumerate(codes.tolist())]  # fmt: skip
-        columns = zip(self.adds(), zip(*found, strict=True) if found else ((), ()), strict=True)
+        columns = zip(self.adds(), zip(*results, strict=True) if results else ((), ()), strict=True)
         return Outcome(
             codes=codes,
             reasons=pa.array(reasons, pa.string()),
@@ -175,6 +175,6 @@ def is_allowed(expression: str, allow: frozenset[str]) -> bool:
 
 
 def _either(verdicts: str) -> str:
-    """Return yes if all of one of the parts between `or` are."""
-    parts = [re.findall("yes|no", part) for part in re.split(r"\bor\b", verdicts)]
-    return "yes" if any(part and "no" not in part for part in parts) else "no"
+    """Return yes if all verdicts of an alternative between `or` are."""
+    answers = [re.findall("yes|no", answer) for answer in re.split(r"\bor\b", verdicts)]
+    return "yes" if any(answer and "no" not in answer for answer in answers) else "no"

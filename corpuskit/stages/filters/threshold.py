@@ -64,14 +64,14 @@ class Threshold(StreamingStage):
             raise ValueError("limits: there is no `by`, which would choose among them")
         if self.measures and self.limits:
             raise ValueError("measures: bounds that depend on `by` cannot be tuned. Leave one out")
-        given = [("", self.min, self.max), *((k, *pair) for k, pair in self.limits.items())]
-        for name, low, high in given:
+        limits = [("", self.min, self.max), *((k, *pair) for k, pair in self.limits.items())]
+        for name, low, high in limits:
             place = f"limits of {name!r}: " if name else ""
             if any(bound is not None and math.isnan(bound) for bound in (low, high)):
                 raise ValueError(f"{place}min and max must be numbers, not NaN")
             if low is not None and high is not None and low > high:
                 raise ValueError(f"{place}min {low} must not be greater than max {high}")
-        has_bound = any(bound is not None for _, *bounds in given for bound in bounds)
+        has_bound = any(bound is not None for _, *bounds in limits for bound in bounds)
         if not (has_bound or self.missing == "drop" or self.measures):
             raise ValueError("must have min, max or limits: nothing would be dropped")
         return self

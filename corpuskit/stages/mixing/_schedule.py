@@ -42,7 +42,7 @@ class Supply(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Stretch:
-    """What is asked of a stage of the run.
+    """The request for a stage of the run.
 
     Attributes:
         rows: its length; None = `ratio` is its share of the run.
@@ -81,14 +81,14 @@ class Shortage:
 
     Attributes:
         stage, source: their numbers.
-        taken: rows that the stage takes.
-        allowed: rows that are left to it, or that its own cap allows (`is_own`).
+        rows: that the stage takes.
+        max_rows: rows that are left to it, or that its own cap allows (`is_own`).
     """
 
     stage: int
     source: int
-    taken: int
-    allowed: int
+    rows: int
+    max_rows: int
     is_own: bool
 
 
@@ -98,19 +98,19 @@ class Schedule:
 
     Attributes:
         shortages: of each source the first.
-        left: stages by number that UniMax can't fill -> rows (K,) that it may take of each source.
+        available: stages by number that UniMax can't fill -> rows (K,) it may take of each source.
     """
 
     supplies: tuple[Supply, ...]
     stretches: tuple[Stretch, ...]
     stages: tuple[Taking, ...]
     shortages: tuple[Shortage, ...]
-    left: Mapping[int, tuple[int, ...]]
+    available: Mapping[int, tuple[int, ...]]
 
     @property
     def is_possible(self) -> bool:
         """Whether no source gives more than it may."""
-        return not self.shortages and not self.left
+        return not self.shortages and not self.available
 
 
 def make_schedule(
@@ -145,7 +145,7 @@ def make_schedule(
         sizes = [stretch.rows or 0 for stretch in stretches]
     if not sizes:
         raise DataError("mix: max_epochs leaves no row to take. Raise it.")
-    stages, left = _take(stretches, sizes, shares, caps, limits)
+    stages, left = _count_stages(stretches, sizes, shares, caps, limits)
     shortages = _find_shortages(stages, caps, limits)
     return Schedule(tuple(supplies), tuple(stretches), tuple(stages), shortages, left)
 
@@ -176,12 +176,12 @@ def spread(budget: int, limits: Counts) -> list[int]:
 
     Source: Chung et al. 2023, UniMax, Algorithm 1, in rows instead of characters.
     """
-    taken = [0] * len(limits)
+    counts = [0] * len(limits)
     order = sorted((k for k, limit in enumerate(limits) if limit), key=lambda k: (limits[k], k))
     for place, k in enumerate(order):
-        taken[k] = min(limits[k], budget // (len(order) - place))
-        budget -= taken[k]
-    return taken
+        counts[k] = min(limits[k], budget // (len(order) - place))
+        budget -= counts[k]
+    return counts
 
 
 def times(epochs: float, rows: int) -> int:
@@ -216,8 +216,8 @@ def _weights(stretch: Stretch, supplies: Sequence[Supply]) -> list[int]:
 
 def cap_of(stretch: Stretch, supply: Supply) -> float | None:
     """Return how many epochs of a source a stage may take; None = no bound of its own."""
-    own = stretch.max_epochs
-    return own.get(supply.name) if isinstance(own, Mapping) else own
+    caps = stretch.max_epochs
+    return caps.get(supply.name) if isinstance(caps, Mapping) else caps
 
 
 def _limits(stretch: Stretch, supplies: Sequence[Supply]) -> list[int]:
@@ -229,33 +229,33 @@ def _limits(stretch: Stretch, supplies: Sequence[Supply]) -> list[int]:
     ]
 
 
-def _take(
+def _count_stages(
     stretches: Sequence[Stretch],
     sizes: Counts,
     shares: Sequence[Counts],
     caps: Counts,
     limits: Sequence[Counts],
 ) -> tuple[list[Taking], dict[int, tuple[int, ...]]]:
-    """Return the stages, and what is left for those of UniMax that it can't fill."""
+    """Return the stages, and the rows available to those that UniMax can't fill."""
     lacking: dict[int, tuple[int, ...]] = {}
-    taken: dict[int, list[int]] = {}
+    counts: dict[int, list[int]] = {}
     weights = [list(share) for share in shares]
     by_unimax = [stretch.weights == "unimax" for stretch in stretches]
     # False sorts before True: the others first, then UniMax, each in the order of the run.
     for i in sorted(range(len(stretches)), key=lambda i: (by_unimax[i], i)):
         if by_unimax[i]:
-            used = [sum(counts) for counts in zip(*taken.values(), strict=True)] or [0] * len(caps)
-            able = [
+            used = [sum(row) for row in zip(*counts.values(), strict=True)] or [0] * len(caps)
+            available = [
                 max(min(limit, cap - use), 0) if share else 0
                 for limit, cap, use, share in zip(limits[i], caps, used, shares[i], strict=True)
             ]
-            rows = spread(sizes[i], able)
+            rows = spread(sizes[i], available)
             weights[i] = rows if any(rows) else weights[i]
             if sum(rows) < sizes[i]:
-                lacking[i] = tuple(able)
-        taken[i] = apportion(sizes[i], weights[i]).tolist()
+                lacking[i] = tuple(available)
+        counts[i] = apportion(sizes[i], weights[i]).tolist()
     stages = [
-        Taking(stretch.name, sizes[i], tuple(weights[i]), tuple(taken[i]))
+        Taking(stretch.name, sizes[i], tuple(weights[i]), tuple(counts[i]))
         for i, stretch in enumerate(stretches)
     ]
     return stages, lacking
@@ -266,14 +266,14 @@ def _find_shortages(
 ) -> tuple[Shortage, ...]:
     """Return the first shortage of each source."""
     shortages: dict[int, Shortage] = {}
-    before = [0] * len(caps)
+    rows_taken = [0] * len(caps)
     for i, stage in enumerate(stages):
         for k, count in enumerate(stage.counts):
-            left = max(caps[k] - before[k], 0)
-            before[k] += count
-            if count > min(left, limits[i][k]) and k not in shortages:
-                is_own = limits[i][k] < left
-                shortages[k] = Shortage(i, k, count, min(left, limits[i][k]), is_own)
+            rows_left = max(caps[k] - rows_taken[k], 0)
+            rows_taken[k] += count
+            if count > min(rows_left, limits[i][k]) and k not in shortages:
+                is_own = limits[i][k] < rows_left
+                shortages[k] = Shortage(i, k, count, min(rows_left, limits[i][k]), is_own)
     return tuple(shortages.values())
 
 
@@ -288,8 +288,8 @@ def _longest(
     def fits(rows: int) -> bool:
         sizes = apportion(rows, ratios).tolist()
         counts = [apportion(size, share) for size, share in zip(sizes, shares, strict=True)]
-        within = all((count <= limit).all() for count, limit in zip(counts, limits, strict=True))
-        return within and bool((sum(counts[1:], counts[0]) <= caps).all())
+        inside = all((count <= limit).all() for count, limit in zip(counts, limits, strict=True))
+        return inside and bool((sum(counts[1:], counts[0]) <= caps).all())
 
     low, high = 0, 1
     while fits(high):
@@ -387,9 +387,9 @@ def check_weighing(
         ValueError: two do.
     """
     if temperature is not None and weights not in (None, "proportional"):
-        what = "unimax" if weights == "unimax" else "weights that are given"
+        kind = "unimax" if weights == "unimax" else "weights that are given"
         raise ValueError(
-            f"temperature computes weights from rows, it can't go with {what}. Remove one of them."
+            f"temperature computes weights from rows, it can't go with {kind}. Remove one of them."
         )
     if sources is not None and isinstance(weights, dict):
         raise ValueError("sources can't go with weights that are given: they name theirs.")
@@ -432,46 +432,46 @@ class StageWeights(Parameters):
 def problem_of(schedule: Schedule, seq_len: int) -> str:
     """Return why the schedule can't be done and what can, with the numbers; "" if it can."""
     # What can't be filled takes too much of what is left, so it comes before all that is after it.
-    unfilled = min(schedule.left, default=len(schedule.stages))
+    unfilled = min(schedule.available, default=len(schedule.stages))
     shortages = [shortage for shortage in schedule.shortages if shortage.stage < unfilled]
     if not shortages:
-        return _unimax_problem(schedule, unfilled, seq_len) if schedule.left else ""
-    worst = max(shortages, key=lambda shortage: Fraction(shortage.taken, shortage.allowed + 1))
+        return _unimax_problem(schedule, unfilled, seq_len) if schedule.available else ""
+    worst = max(shortages, key=lambda shortage: Fraction(shortage.rows, shortage.max_rows + 1))
     supply, stage = schedule.supplies[worst.source], schedule.stages[worst.stage]
     total = sum(shortage.counts[worst.source] for shortage in schedule.stages)
-    what = f"the run takes {total:,} rows of {supply.name!r}"
-    cap, taken, named = supply.max_epochs, total, "max_epochs"
+    subject = f"the run takes {total:,} rows of {supply.name!r}"
+    cap, rows_taken, parameter = supply.max_epochs, total, "max_epochs"
     if worst.is_own:
-        cap, taken = _own_cap(schedule, worst), worst.taken
-        what = f"stage {stage.name!r} takes {taken:,} rows of {supply.name!r}"
-        named = f"max_epochs of stage {stage.name!r}"
-    gone = turn(worst.source, worst.allowed, stage.weights)
+        cap, rows_taken = _own_cap(schedule, worst), worst.rows
+        subject = f"stage {stage.name!r} takes {rows_taken:,} rows of {supply.name!r}"
+        parameter = f"max_epochs of stage {stage.name!r}"
+    row = turn(worst.source, worst.max_rows, stage.weights)
     where = f"stage {stage.name!r}" if len(schedule.stages) > 1 else "the run"
     advice = [
         *_lengths(schedule, worst.stage, seq_len),
         *_stage_weights(schedule, worst),
-        f"{named} for {supply.name!r} to {_needed(taken, supply.rows)} or more",
+        f"{parameter} for {supply.name!r} to {_needed_epochs(rows_taken, supply.rows)} or more",
     ]
-    others = _others(schedule, shortages, worst)
+    further = _other_shortages(schedule, shortages, worst)
     return (
-        f"mix: {what}, {taken / supply.rows:.2f} epochs, but {named} {cap} allows "
-        f"{times(cap, supply.rows):,} (it has {supply.rows:,}). They are used up after {gone:,} of "
-        f"the {stage.rows:,} rows of {where}. Set {', or '.join(advice)}.{others}"
+        f"mix: {subject}, {rows_taken / supply.rows:.2f} epochs, but {parameter} {cap} allows "
+        f"{times(cap, supply.rows):,} (it has {supply.rows:,}). They are used up after {row:,} of "
+        f"the {stage.rows:,} rows of {where}. Set {', or '.join(advice)}.{further}"
     )
 
 
 def _unimax_problem(schedule: Schedule, number: int, seq_len: int) -> str:
-    stage, left = schedule.stages[number], schedule.left[number]
+    stage, rows_left = schedule.stages[number], schedule.available[number]
     where = f"stage {stage.name!r}" if len(schedule.stages) > 1 else "the run"
-    each = ", ".join(
+    rows_by_source = ", ".join(
         f"{supply.name} {rows:,}"
-        for supply, rows in zip(schedule.supplies, left, strict=True)
+        for supply, rows in zip(schedule.supplies, rows_left, strict=True)
         if schedule.stretches[number].covers(supply.name)
     )
-    advice = ["Raise max_epochs", *(f"set {one}" for one in _lengths(schedule, number, seq_len))]
+    advice = ["Raise max_epochs", *(f"set {fix}" for fix in _lengths(schedule, number, seq_len))]
     return (
-        f"mix: {where} takes {stage.rows:,} rows, but max_epochs leaves it {sum(left):,} ({each}). "
-        f"{', or '.join(advice)}."
+        f"mix: {where} takes {stage.rows:,} rows, but max_epochs leaves it {sum(rows_left):,} "
+        f"({rows_by_source}). {', or '.join(advice)}."
     )
 
 
@@ -482,9 +482,9 @@ def _lengths(schedule: Schedule, number: int, seq_len: int) -> list[str]:
     def fits(rows: int) -> bool:
         if stretches[number].rows is None:
             return make_schedule(schedule.supplies, stretches, rows).is_possible
-        changed = [*stretches]
-        changed[number] = dataclasses.replace(changed[number], rows=rows)
-        return make_schedule(schedule.supplies, changed).is_possible
+        stages = [*stretches]
+        stages[number] = dataclasses.replace(stages[number], rows=rows)
+        return make_schedule(schedule.supplies, stages).is_possible
 
     is_of_run = stretches[number].rows is None
     total = sum(stage.rows for stage in schedule.stages)
@@ -502,16 +502,16 @@ def _stage_weights(schedule: Schedule, worst: Shortage) -> list[str]:
     stretch, name = schedule.stretches[worst.stage], schedule.supplies[worst.source].name
     if not isinstance(stretch.weights, Mapping):
         return []
-    given = stretch.weights
+    weights = stretch.weights
 
     def make(weight: int) -> Schedule:
-        changed = [*schedule.stretches]
-        changed[worst.stage] = dataclasses.replace(stretch, weights={**given, name: weight})
+        stages = [*schedule.stretches]
+        stages[worst.stage] = dataclasses.replace(stretch, weights={**weights, name: weight})
         total = sum(stage.rows for stage in schedule.stages)
-        return make_schedule(schedule.supplies, changed, total)
+        return make_schedule(schedule.supplies, stages, total)
 
     weight = _largest(
-        given[name], lambda w: all(one.source != worst.source for one in make(w).shortages)
+        weights[name], lambda w: all(s.source != worst.source for s in make(w).shortages)
     )
     return [f"its weight to {weight:,} or less"] if weight and make(weight).is_possible else []
 
@@ -531,15 +531,15 @@ def _own_cap(schedule: Schedule, shortage: Shortage) -> float:
     return cap
 
 
-def _others(schedule: Schedule, shortages: Sequence[Shortage], worst: Shortage) -> str:
+def _other_shortages(schedule: Schedule, shortages: Sequence[Shortage], worst: Shortage) -> str:
     names = [
-        f"{schedule.supplies[one.source].name!r} (in stage {schedule.stages[one.stage].name!r})"
-        for one in shortages
-        if one is not worst
+        f"{schedule.supplies[s.source].name!r} (in stage {schedule.stages[s.stage].name!r})"
+        for s in shortages
+        if s is not worst
     ]
     return f" Also too often: {', '.join(names)}." if names else ""
 
 
-def _needed(taken: int, rows: int) -> float:
+def _needed_epochs(rows_taken: int, rows: int) -> float:
     """Return epochs, with two decimals, that allow that many rows."""
-    return math.ceil(Fraction(100 * taken, rows)) / 100
+    return math.ceil(Fraction(100 * rows_taken, rows)) / 100

@@ -140,14 +140,14 @@ class Mix(GlobalStage):
             UsageError: weights and sources don't match, or the run is longer than the caps allow.
             DataError: a source with a weight has no rows.
         """
-        given = context.given
-        order = list(given["sources"])
+        provided = context.given
+        order = list(provided["sources"])
         parts = sorted(
             context.parts("shuffle.gather/tokens"),
             key=lambda part: (order.index(part.source), part.first),
         )
         sources = self._sources(order, parts, context)
-        seq_len = given["packing"]["seq_len"]
+        seq_len = provided["packing"]["seq_len"]
         schedule = self.schedule(sources, seq_len)
         if problem := problem_of(schedule, seq_len):
             raise UsageError(problem)
@@ -158,16 +158,16 @@ class Mix(GlobalStage):
             for role, run in LOOKUP_RUNS.items()
             for part in context.parts(run)
         ]
-        answers = {
+        contents = {
             "lookups": _parquet(LOOKUPS, lookups),
-            "files": _json({"format": 1, "files": given["files"]}),
+            "files": _json({"format": 1, "files": provided["files"]}),
         }
-        context.write_file("mix/lookups.parquet", answers["lookups"])
-        context.write_file("mix/files.json", answers["files"])
-        tokenizer = given["tokenizer"]
+        context.write_file("mix/lookups.parquet", contents["lookups"])
+        context.write_file("mix/files.json", contents["files"])
+        tokenizer = provided["tokenizer"]
         plan = {
             "format": PLAN_FORMAT,
-            "name": given["name"],
+            "name": provided["name"],
             "seed": context.seed if self.seed is None else self.seed,
             "seq_len": seq_len,
             "dtype": tokenizer["dtype"],
@@ -178,7 +178,7 @@ class Mix(GlobalStage):
             "index": "mix/index.parquet",
             "lookups": "mix/lookups.parquet",
             "files": "mix/files.json",
-            "digests": {name: digest_bytes(content) for name, content in answers.items()},
+            "digests": {name: digest_bytes(content) for name, content in contents.items()},
         }
         digest = plan_hash(plan, digest_bytes(index))
         context.write_file("mix/plan.json", _json({**plan, "plan_hash": digest}))
@@ -192,10 +192,10 @@ class Mix(GlobalStage):
             rows[part.source] += part.rows
         counters = context.counters("pack")
         for name in order:
-            counted = counters.get(f"rows/{name}", 0)
-            if counted != rows[name]:
+            packed = counters.get(f"rows/{name}", 0)
+            if packed != rows[name]:
                 raise DataError(
-                    f"mix: source {name!r} has {rows[name]} rows, but {counted} were packed. Run "
+                    f"mix: source {name!r} has {rows[name]} rows, but {packed} were packed. Run "
                     "again."
                 )
         shuffled = context.given["shuffle"]["order"] != "as_read"
@@ -237,24 +237,24 @@ class Mix(GlobalStage):
 
     def check_sources(self, names: tuple[str, ...]) -> None:
         stages = self.stages or ()
-        named = [
+        references = [
             (f"{place}max_epochs", name)
-            for place, caps in [("", self.max_epochs), *((_of(s), s.max_epochs) for s in stages)]
+            for place, caps in [("", self.max_epochs), *((_path(s), s.max_epochs) for s in stages)]
             for name in (caps if isinstance(caps, dict) else ())
         ]
-        named += [
-            (f"{_of(stage)}sources", name) for stage in stages for name in stage.sources or ()
+        references += [
+            (f"{_path(stage)}sources", name) for stage in stages for name in stage.sources or ()
         ]
-        weighed = self._weighings()
-        given = [weights for weights in weighed if isinstance(weights, dict)]
-        named += [("weights", name) for weights in given for name in weights]
-        for parameter, name in named:
+        weightings = self._weighings()
+        explicit = [weights for weights in weightings if isinstance(weights, dict)]
+        references += [("weights", name) for weights in explicit for name in weights]
+        for parameter, name in references:
             if name not in names:
                 raise UsageError(
                     f"mix.{parameter}: there is no source {name!r}. {suggest(name, names)}"
                 )
         computed = [s.sources or names for s in stages if not isinstance(s.weights, dict)]
-        covered = set(names if not stages and not given else ()).union(*computed, *given)
+        covered = set(names if not stages and not explicit else ()).union(*computed, *explicit)
         for name in names:
             if name not in covered:
                 raise UsageError(
@@ -271,10 +271,10 @@ class Mix(GlobalStage):
         """
         if not sources:
             raise DataError("mix: no source has any rows. See the report for what dropped them.")
-        supplies = [Supply(one["name"], one["rows"], one["max_epochs"]) for one in sources]
+        supplies = [Supply(entry["name"], entry["rows"], entry["max_epochs"]) for entry in sources]
         rows = _length(self.rows, self.tokens, seq_len, "mix.tokens")
         if self.stages is not None:
-            return make_schedule(supplies, [_stretch(one, seq_len) for one in self.stages], rows)
+            return make_schedule(supplies, [_stretch(s, seq_len) for s in self.stages], rows)
         weights, temperature = self.weights or "proportional", self.temperature or 1.0
         main = Stretch("main", ratio=1, weights=weights, temperature=temperature)
         return make_schedule(supplies, [main], rows)
@@ -309,7 +309,7 @@ def _length(rows: int | None, tokens: int | str | None, seq_len: int, where: str
     return rows if tokens is None else rows_of(num_tokens(tokens), seq_len, where)
 
 
-def _of(stage: StageWeights) -> str:
+def _path(stage: StageWeights) -> str:
     return f"stages.{stage.name}."
 
 

@@ -101,7 +101,7 @@ class Percentile(GlobalStage):
         )
 
     def cost(self, volume: Volume, pass_name: str = "") -> Cost:
-        held = 120 * volume.cell_documents
+        memory = 120 * volume.cell_documents
         # As many different scores as 4 decimals allow between 0 and 1.
         distinct = len(self.columns) * min(10**4, volume.documents)
         rows = min(len(self.columns) * volume.documents, distinct * volume.cells)
@@ -111,12 +111,12 @@ class Percentile(GlobalStage):
             disk = 40 * rows if is_counting else 14 * volume.documents
             speed = 400e3 if is_counting else 1.5e6
             cpu = len(self.columns) * volume.documents / speed + texts / 600e6
-            return Cost(cpu, unit_bytes=held, disk_bytes=disk)
+            return Cost(cpu, unit_bytes=memory, disk_bytes=disk)
         if pass_name == "merge":
             return _routing.cost_of_ranges(volume, rows, _ROW_BYTES, rows / 3e6, 40 * distinct)
-        held = distinct * _ROW_BYTES
+        memory = distinct * _ROW_BYTES
         return Cost(
-            distinct / 2e6, unit_bytes=held, disk_bytes=48 * distinct, units=1, must_fit=True
+            distinct / 2e6, unit_bytes=memory, disk_bytes=48 * distinct, units=1, must_fit=True
         )
 
     def count_cell(self, context: PassContext) -> None:
@@ -135,11 +135,8 @@ class Percentile(GlobalStage):
             context.count("scored", int(has_score.sum()))
             context.count("missing", int((~has_score).sum()))
         if tables:
-            merged = _summed(pa.concat_tables(tables))
-            columns = {
-                "hash": _hashes(merged),
-                **{n: merged.column(n) for n in merged.column_names},
-            }
+            sums = _summed(pa.concat_tables(tables))
+            columns = {"hash": _hashes(sums), **{n: sums.column(n) for n in sums.column_names}}
             context.write_shuffle("counted", columns)
 
     def cut_ranges(self, plan: PassPlan) -> list[Unit]:
@@ -150,8 +147,8 @@ class Percentile(GlobalStage):
         """Add up what all cells have of the scores in a hash range."""
         unit = context.unit
         rows = context.read_shuffle("count/counted", unit.low, unit.high, _COUNTED)
-        merged = _summed(rows.drop_columns(["hash"]))
-        context.write_shuffle("merged", {name: merged.column(name) for name in _MERGED.names})
+        sums = _summed(rows.drop_columns(["hash"]))
+        context.write_shuffle("merged", {name: sums.column(name) for name in _MERGED.names})
 
     def one_unit(self, plan: PassPlan) -> list[Unit]:
         """Return the one unit that sees all different scores.
@@ -180,36 +177,35 @@ class Percentile(GlobalStage):
         is_first[1:] = (np.diff(columns.astype(np.int64)) != 0) | (np.diff(codes) != 0)
         starts = np.flatnonzero(is_first)
         sizes = np.diff(starts, append=len(weights))
-        below = np.cumsum(weights) - weights
-        below -= np.repeat(below[starts], sizes)
+        weight_below = np.cumsum(weights) - weights
+        weight_below -= np.repeat(weight_below[starts], sizes)
         totals = np.repeat(np.add.reduceat(weights, starts), sizes)
-        ranked = {"value": rows.column("value"), "column": rows.column("column")}
-        ranked |= {"group": rows.column("group"), "below": below, "total": totals}
-        context.write_shuffle("ranked", {n: _whole(values) for n, values in ranked.items()})
+        ranked = {name: rows.column(name).combine_chunks() for name in ("value", "column", "group")}
+        context.write_shuffle("ranked", {**ranked, "below": weight_below, "total": totals})
 
     def apply_ranks(self, context: PassContext) -> None:
         """Write the sidecar, and the ledger rows of what is dropped."""
         keys, _ = context.part_keys()
         ranks, steps = np.full(len(keys), np.nan), np.full(len(keys), -1, np.int32)
-        read = [(np.searchsorted(keys, view.keys), v, g) for view, v, g in self._scores(context)]
-        places = np.concatenate([np.empty(0, np.int64), *(outcome for outcome, _, _ in read)])
-        if read:
-            values = np.concatenate([scaled for _, scaled, _ in read], axis=1)
-            groups = pa.concat_arrays([names for _, _, names in read])
+        scored = [(np.searchsorted(keys, view.keys), v, g) for view, v, g in self._scores(context)]
+        places = np.concatenate([np.empty(0, np.int64), *(outcome for outcome, _, _ in scored)])
+        if scored:
+            values = np.concatenate([scaled for _, scaled, _ in scored], axis=1)
+            groups = pa.concat_arrays([names for _, _, names in scored])
             ranks[places], steps[places] = self._rank(context, values, groups)
         is_missing = np.isnan(ranks)
-        dropped = np.zeros(len(keys), np.uint8)
+        codes = np.zeros(len(keys), np.uint8)
         if self.missing == "drop":
-            dropped[places[is_missing[places]]] = 2
+            codes[places[is_missing[places]]] = 2
         if self.keep_top is not None:
-            dropped[ranks < 1 - self.keep_top - _ROUNDING] = 1
-        if dropped.any():
-            self._add_ledger(context, keys, dropped, ranks)
+            codes[ranks < 1 - self.keep_top - _ROUNDING] = 1
+        if codes.any():
+            self._add_ledger(context, keys, codes, ranks)
         columns = {
             "rank": pa.array(ranks, mask=is_missing),
             "bucket": pa.array(steps, mask=is_missing),
         }
-        context.write_sidecar(dropped == 0, columns)
+        context.write_sidecar(codes == 0, columns)
 
     def _scores(
         self, context: PassContext, *, with_text: bool = False
@@ -235,31 +231,31 @@ class Percentile(GlobalStage):
             return ranks, steps
         low, high = int(np.nanmin(values)), int(np.nanmax(values))
         table = context.read_shuffle("rank/ranked", low, high + 1, _RANKED)
-        known, column, below, total = (
+        scores, column, lower, total = (
             numbers(table.column(name)) for name in ("value", "column", "below", "total")
         )
         names = table.column("group").combine_chunks()
         coded = groups.dictionary_encode()
-        of_group = coded.indices.to_numpy()
+        group_codes = coded.indices.to_numpy()
         for number, scaled in enumerate(values):
             for code, name in enumerate(coded.dictionary):
-                rows = np.flatnonzero((of_group == code) & ~np.isnan(scaled))
-                same = numbers(pc.equal(names, name)) & (column == number)
-                at = np.searchsorted(known[same], scaled[rows].astype(np.int64))
-                under, all_of_it = below[same][at], np.maximum(total[same][at], 1)
-                ranks[rows] = np.fmax(ranks[rows], under / all_of_it)
-                steps[rows] = np.maximum(steps[rows], under * self.buckets // all_of_it)
+                rows = np.flatnonzero((group_codes == code) & ~np.isnan(scaled))
+                is_group = numbers(pc.equal(names, name)) & (column == number)
+                at = np.searchsorted(scores[is_group], scaled[rows].astype(np.int64))
+                weight_below, total_weight = lower[is_group][at], np.maximum(total[is_group][at], 1)
+                ranks[rows] = np.fmax(ranks[rows], weight_below / total_weight)
+                steps[rows] = np.maximum(steps[rows], weight_below * self.buckets // total_weight)
         return ranks, steps
 
     def _add_ledger(
-        self, context: PassContext, keys: Int64s, dropped: Bytes, ranks: Float64s
+        self, context: PassContext, keys: Int64s, cell_codes: Bytes, ranks: Float64s
     ) -> None:
         """Add a row per dropped document."""
         bounds = np.array([np.nan, 1 - (self.keep_top or 1), np.nan])
         for view in context.read("id", "source", "text"):
             at = np.searchsorted(keys, view.keys)
-            rows = np.flatnonzero(dropped[at])
-            codes, values = dropped[at[rows]], ranks[at[rows]]
+            rows = np.flatnonzero(cell_codes[at])
+            codes, values = cell_codes[at[rows]], ranks[at[rows]]
             rules = pa.array(self.rules).take(pa.array(codes - 1))
             context.add_ledger(
                 Entries.of(view.batch, rows, context.label, rules, values, bounds[codes])
@@ -291,7 +287,3 @@ def _hashes(rows: pa.Table) -> Uint64s:
     for factor in (0xFF51AFD7ED558CCD, 0xC4CEB9FE1A85EC53):  # MurmurHash3's finaliser
         mixed = (mixed ^ (mixed >> np.uint64(33))) * np.uint64(factor)
     return mixed ^ (mixed >> np.uint64(33))
-
-
-def _whole(values: pa.ChunkedArray | Int64s) -> pa.Array | Int64s:
-    return values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values

@@ -91,7 +91,7 @@ class Upsample(StreamingStage):
 
     @model_validator(mode="after")
     def _has_one_curve(self) -> Upsample:
-        if sum(one is not None for one in (self.points, self.preset, self.curve)) != 1:
+        if sum(curve is not None for curve in (self.points, self.preset, self.curve)) != 1:
             raise ValueError("must have one of points, preset and curve")
         if self.interpolation == "linear" and self.points is None:
             raise ValueError("interpolation: only points can be linear. Leave it out")
@@ -108,12 +108,12 @@ class Upsample(StreamingStage):
         for name in self.sources or ():
             known.check_source("sources", name)
 
-    def provides(self, given: Mapping[str, Any]) -> Mapping[str, Any]:
+    def provides(self, provided: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the columns of copies so far, and about how much they multiply the tokens."""
-        before = given.get("upsample", {"columns": [], "factor": 1.0})
-        columns = before["columns"]
+        upsampling = provided.get("upsample", {"columns": [], "factor": 1.0})
+        columns = upsampling["columns"]
         label = f"upsample_{len(columns) + 1}" if columns else "upsample"
-        factor = before["factor"] * self._usual_factor()
+        factor = upsampling["factor"] * self._usual_factor()
         return {"upsample": {"columns": [*columns, f"{label}.copies"], "factor": factor}}
 
     def cost(self, volume: Volume, pass_name: str = "") -> Cost:
@@ -195,9 +195,9 @@ def integral(power: float, rate: float, end: float) -> float:
     """
     total, term, count = 0.0, 1.0, 0
     while True:
-        part = term / (power + count + 1)
-        total += part
-        if part <= total * 1e-17:
+        summand = term / (power + count + 1)
+        total += summand
+        if summand <= total * 1e-17:
             return total * float(end ** (power + 1))
         count += 1
         term *= rate * end / count
@@ -223,20 +223,20 @@ def power_exponential(discard_below: float, max_factor: float, mean: float, buck
     Source: allenai/dolma3, datasets/dolma3_mix/mixes/mixing_utils.py (solve_fit), with integrals by
     series instead of quadrature; Olmo 3 (arXiv 2512.13961), section 3.4.4.
     """
-    dropped = math.floor(discard_below * buckets + 1e-9)
-    end, width = 1 - dropped / buckets, 1 / buckets
+    skipped = math.floor(discard_below * buckets + 1e-9)
+    end, width = 1 - skipped / buckets, 1 / buckets
 
     def top(power: float, rate: float) -> float:
         """Return the mean factor of the last bucket."""
-        whole = integral(power, rate, end)
-        return mean * (whole - integral(power, rate, end - width)) / whole / width
+        area = integral(power, rate, end)
+        return mean * (area - integral(power, rate, end - width)) / area / width
 
     power = max((p for p in _POWERS if top(p, 0.0) <= max_factor + _TOLERANCE), default=0.0)
     if not power:
-        least = math.ceil(top(_POWERS[0], 0.0) * 100) / 100
+        lowest = math.ceil(top(_POWERS[0], 0.0) * 100) / 100
         raise ValueError(
-            f"mean {mean:g} with the lowest {dropped / buckets:.0%} dropped needs a factor of at "
-            f"least {least:g}, above max_factor {max_factor:g}. Drop less, or change one of them"
+            f"mean {mean:g} with the lowest {skipped / buckets:.0%} dropped needs a factor of at "
+            f"least {lowest:g}, above max_factor {max_factor:g}. Drop less, or change one of them"
         )
     low, high = 0.0, _MAX_RATE
     for _ in range(60):
@@ -245,14 +245,14 @@ def power_exponential(discard_below: float, max_factor: float, mean: float, buck
         low, high = (middle, high) if is_below else (low, middle)
     if top(power, _MAX_RATE) <= max_factor + _TOLERANCE:
         low = _MAX_RATE
-    whole = integral(power, low, end)
+    area = integral(power, low, end)
     edges = [
-        integral(power, low, max(number - dropped, 0) / buckets) for number in range(buckets + 1)
+        integral(power, low, max(number - skipped, 0) / buckets) for number in range(buckets + 1)
     ]
     return tuple(
         (
             number / buckets,
-            round(mean * buckets * (edges[number + 1] - edges[number]) / whole, _DECIMALS),
+            round(mean * buckets * (edges[number + 1] - edges[number]) / area, _DECIMALS),
         )
         for number in range(buckets)
     )

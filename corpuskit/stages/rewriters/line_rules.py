@@ -119,30 +119,30 @@ class LineRules(StreamingStage):
         )  # fmt: skip
         cuts = Cuts(*linerules.list_cuts(text.offsets, text.data, lines, line_codes))
         flagged = np.zeros(view.num_docs, np.int64)
-        gone = np.flatnonzero(line_codes)
-        np.add.at(flagged, lines.rows(gone), lines.counts[3, gone])
+        cut_lines = np.flatnonzero(line_codes)
+        np.add.at(flagged, lines.rows(cut_lines), lines.counts[3, cut_lines])
         if self.cut_phrases:
             rows = self._pages_with_phrases(text.data, lines, line_codes)
             cuts = self._with_phrases(text, cuts, rows[has_text[rows] != 0], flagged)
-        after = _without(text, cuts)
+        after = _remove_cuts(text, cuts)
         codes = np.where(has_text == 0, _EMPTY, 0).astype(np.uint8)
         if self.cut_phrases:
             codes[after.sizes() == 0] = _EMPTY
         empty = codes == _EMPTY
-        removed = self._removed_ratio(text, lines, after, cuts, flagged)
+        removed_ratio = self._removed_ratio(text, lines, after, cuts, flagged)
         if self.max_removed_ratio is not None:
-            codes[(codes == 0) & np.isnan(removed)] = _EMPTY
-            codes[(codes == 0) & (removed > self.max_removed_ratio)] = _TOO_MUCH
-        kept = codes[cuts.rows] == 0
+            codes[(codes == 0) & np.isnan(removed_ratio)] = _EMPTY
+            codes[(codes == 0) & (removed_ratio > self.max_removed_ratio)] = _TOO_MUCH
+        is_kept = codes[cuts.rows] == 0
         measured = {
-            "empty": np.where(empty, 1.0, np.where(np.isnan(removed), _NO_WORDS, 0.0)),
-            "too_much_removed": removed,
+            "empty": np.where(empty, 1.0, np.where(np.isnan(removed_ratio), _NO_WORDS, 0.0)),
+            "too_much_removed": removed_ratio,
         }
         return Outcome(
             codes=codes,
-            values=np.where(codes == _TOO_MUCH, removed, np.nan),
+            values=np.where(codes == _TOO_MUCH, removed_ratio, np.nan),
             text=after,
-            spans=Spans(*(part[kept] for part in cuts)),
+            spans=Spans(*(column[is_kept] for column in cuts)),
             measures=measured if self.measures else {},
         )
 
@@ -175,26 +175,26 @@ class LineRules(StreamingStage):
         ]
         return np.unique(lines.rows(np.array(holding, np.int64)))
 
-    def _with_phrases(self, text: Utf8, cuts: Cuts, chosen: Int64s, flagged: Int64s) -> Cuts:
+    def _with_phrases(self, text: Utf8, cuts: Cuts, documents: Int64s, flagged: Int64s) -> Cuts:
         """Return the cuts with those of phrases in some documents; adds to `flagged` words."""
-        if len(chosen) == 0:
+        if len(documents) == 0:
             return cuts
         patterns = phrase_patterns(self.variant == "refinedweb")
-        added = []
-        for row in chosen.tolist():
+        new_cuts = []
+        for row in documents.tolist():
             first, last = np.searchsorted(cuts.rows, [row, row + 1])
-            parts = (cuts.starts, cuts.ends, cuts.codes)
-            before = list(zip(*(part[first:last].tolist() for part in parts), strict=True))
+            arrays = (cuts.starts, cuts.ends, cuts.codes)
+            old = list(zip(*(array[first:last].tolist() for array in arrays), strict=True))
             data = text.row(row)
-            staying = _outside(before, len(data))
-            left = b"".join(data[a:b] for a, b in staying).decode()
-            phrases, num_words = cut_phrases(left, patterns, self.max_phrase_words)
+            ranges = _outside(old, len(data))
+            text_left = b"".join(data[a:b] for a, b in ranges).decode()
+            phrases, num_words = cut_phrases(text_left, patterns, self.max_phrase_words)
             flagged[row] += num_words
-            row_cuts = sorted([*before, *_lift(_in_bytes(phrases, left), staying)])
-            added += [(row, *cut) for cut in row_cuts]
-        others = ~np.isin(cuts.rows, chosen)
-        table = np.array(added, np.int64).reshape(-1, 4)
-        table = np.concatenate([table, np.stack([part[others] for part in cuts], axis=1)])
+            row_cuts = sorted([*old, *_lift(_in_bytes(phrases, text_left), ranges)])
+            new_cuts += [(row, *cut) for cut in row_cuts]
+        is_other = ~np.isin(cuts.rows, documents)
+        table = np.array(new_cuts, np.int64).reshape(-1, 4)
+        table = np.concatenate([table, np.stack([array[is_other] for array in cuts], axis=1)])
         rows, starts, ends, codes = table[np.lexsort((table[:, 1], table[:, 0]))].T
         return Cuts(rows, starts, ends, codes.astype(np.uint8))
 
@@ -203,14 +203,14 @@ class LineRules(StreamingStage):
     ) -> Float64s:
         """Return the share of words that count as lost; NaN where there were none."""
         if self.variant == "refinedweb":
-            before = np.add.reduceat(lines.counts[3], lines.bounds[:-1]) if len(text) else flagged
+            totals = np.add.reduceat(lines.counts[3], lines.bounds[:-1]) if len(text) else flagged
             removed = flagged
         else:
-            before = linerules.count_words(text.offsets, text.data)
-            changed = np.unique(cuts.rows)
-            removed = before - linerules.count_words(after.offsets, after.data, before, changed)
-        ratio = np.full(len(before), np.nan)
-        np.divide(removed, before, out=ratio, where=before > 0)
+            totals = linerules.count_words(text.offsets, text.data)
+            edited = np.unique(cuts.rows)
+            removed = totals - linerules.count_words(after.offsets, after.data, totals, edited)
+        ratio = np.full(len(totals), np.nan)
+        np.divide(removed, totals, out=ratio, where=totals > 0)
         return ratio
 
 
@@ -218,7 +218,7 @@ def _content(data: Bytes, lines: linerules.MeasuredLines, line: int) -> str:
     return data[lines.edges[0, line] : lines.edges[1, line]].tobytes().decode()
 
 
-def _without(text: Utf8, cuts: Cuts) -> Utf8:
+def _remove_cuts(text: Utf8, cuts: Cuts) -> Utf8:
     nothing = np.zeros(len(cuts.rows), np.uint8)
     return Utf8(*replace_spans(*text, cuts.rows, cuts.starts, cuts.ends, nothing, [b""]))
 
@@ -238,17 +238,17 @@ def _in_bytes(cuts: list[tuple[int, int, int]], text: str) -> list[tuple[int, in
 
 
 def _lift(
-    cuts: list[tuple[int, int, int]], staying: list[tuple[int, int]]
+    cuts: list[tuple[int, int, int]], ranges: list[tuple[int, int]]
 ) -> Iterator[tuple[int, int, int]]:
     """Yield ranges of what stayed as ranges of the document."""
-    number, before = 0, 0  # bytes that stayed before range `number`
+    number, bytes_before = 0, 0  # bytes that stayed before range `number`
     for start, end, code in cuts:
-        while before + staying[number][1] - staying[number][0] <= start:
-            before += staying[number][1] - staying[number][0]
+        while bytes_before + ranges[number][1] - ranges[number][0] <= start:
+            bytes_before += ranges[number][1] - ranges[number][0]
             number += 1
-        at = number, before
+        at = number, bytes_before
         while start < end:
-            low, high = staying[at[0]]
+            low, high = ranges[at[0]]
             stop = min(end, at[1] + high - low)
             yield low + start - at[1], low + stop - at[1], code
             start, at = stop, (at[0] + 1, at[1] + high - low)
@@ -267,10 +267,10 @@ def phrase_patterns(is_literal: bool) -> tuple[re.Pattern[str], ...]:
     Args:
         is_literal: the dots after "Read more" are dots; otherwise any three characters.
     """
-    more = re.escape("Read more...") if is_literal else "Read more..."
+    read_more = re.escape("Read more...") if is_literal else "Read more..."
     return (
         re.compile(r"\s?items in cart", re.IGNORECASE),
-        re.compile(rf"\s?{more}$", re.IGNORECASE),
+        re.compile(rf"\s?{read_more}$", re.IGNORECASE),
         re.compile(r"^Sign-in\s?", re.IGNORECASE),
     )
 
@@ -299,7 +299,7 @@ def cut_phrases(
         at += len(line) + 1
     flagged: dict[int, int] = {}
     for pattern in patterns:
-        lines = [left for line in lines if (left := _edit(text, line, pattern, max_words, flagged))]
+        lines = [new for line in lines if (new := _edit(text, line, pattern, max_words, flagged))]
         _strip(text, lines)
     return list(_cuts(text, lines)), sum(flagged.values())
 
@@ -315,15 +315,15 @@ def _edit(
     if not spans:
         return line if not content or not content.isspace() else []
     start = line[0][0]
-    whole = text[start : line[-1][1]]
-    flagged.setdefault(text.rfind("\n", 0, start) + 1, len(whole.split()))
+    full_line = text[start : line[-1][1]]
+    flagged.setdefault(text.rfind("\n", 0, start) + 1, len(full_line.split()))
     for a, b in reversed(spans):
-        line = [*_part(line, 0, a), *_part(line, b, len(content))]
-    left = "".join(text[a:b] for a, b in line)
-    return line if left and not left.isspace() else []
+        line = [*_segments_between(line, 0, a), *_segments_between(line, b, len(content))]
+    content_left = "".join(text[a:b] for a, b in line)
+    return line if content_left and not content_left.isspace() else []
 
 
-def _part(line: Segments, start: int, end: int) -> Iterator[tuple[int, int]]:
+def _segments_between(line: Segments, start: int, end: int) -> Iterator[tuple[int, int]]:
     """Yield the segments of characters `start` to `end` of what is left of a line."""
     at = 0
     for a, b in line:
@@ -341,7 +341,7 @@ def _strip(text: str, lines: list[Segments]) -> None:
             bare = content.lstrip() if end == 0 else content.rstrip()
             if bare:
                 start = len(content) - len(bare) if end == 0 else 0
-                lines[end] = list(_part(lines[end], start, start + len(bare)))
+                lines[end] = list(_segments_between(lines[end], start, start + len(bare)))
                 break
             del lines[end]
 

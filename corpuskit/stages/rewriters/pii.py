@@ -176,15 +176,15 @@ class Pii(StreamingStage):
 
     def _stand_ins(self, kind: str) -> tuple[str, ...]:
         """Return what takes turns for a kind in a document."""
-        given: str | tuple[str, ...] | None = getattr(self, f"{kind}_replacement")
-        if given is None:
-            given = DATATROVE[kind]
+        replacement: str | tuple[str, ...] | None = getattr(self, f"{kind}_replacement")
+        if replacement is None:
+            replacement = DATATROVE[kind]
             return (
-                given
+                replacement
                 if self.mode == "datatrove"
-                else (given[0] if kind == "email" else "192.0.2.1",)
+                else (replacement[0] if kind == "email" else "192.0.2.1",)
             )
-        return (given,) if isinstance(given, str) else given
+        return (replacement,) if isinstance(replacement, str) else replacement
 
     def _find(self, text: Utf8) -> PiiMatches:
         if self.mode == "datatrove":
@@ -285,8 +285,8 @@ def _mask(text: Utf8, matches: PiiMatches, character: str) -> Utf8:
     output = text.data[first:last].copy()
     sizes = matches.ends - matches.starts
     begins = text.offsets[matches.rows] - first + matches.starts
-    within = np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-    output[np.repeat(begins, sizes) + within] = ord(character)
+    offsets_in_spans = np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    output[np.repeat(begins, sizes) + offsets_in_spans] = ord(character)
     return Utf8(frozen(text.offsets - first), frozen(output))
 
 

@@ -51,9 +51,9 @@ class SymbolLines(StreamingStage):
         rows, starts, ends, codes, kinds = np.array(changes, np.int64).reshape(-1, 5).T.copy()
         piece = self.replacement.encode()
         pieces = [b"", b"\n", piece, b"\n" + piece, piece + b"\n", b"\n" + piece + b"\n"]
-        after = Utf8(*replace_spans(*text, rows, starts, ends, kinds.astype(np.uint8), pieces))
+        new_text = Utf8(*replace_spans(*text, rows, starts, ends, kinds.astype(np.uint8), pieces))
         spans = Spans(rows, starts, ends, codes.astype(np.uint8), "replace")
-        return Outcome(text=after, spans=spans)
+        return Outcome(text=new_text, spans=spans)
 
 
 def _changes(
@@ -65,26 +65,26 @@ def _changes(
     """
     lines, size_of = text.splitlines(), len if text.isascii() else _size
     if len(symbols) < 8 and not any(symbol in text for symbol in symbols):
-        joined = "\n".join(lines)
-        if len(text) - len(joined) < 2 and text.startswith(joined):
-            if len(joined) < len(text):  # the last line end, as most texts have it
-                yield size_of(joined), size_of(text), 2, 0
+        joined_lines = "\n".join(lines)
+        if len(text) - len(joined_lines) < 2 and text.startswith(joined_lines):
+            if len(joined_lines) < len(text):  # the last line end, as most texts have it
+                yield size_of(joined_lines), size_of(text), 2, 0
             return
     symbols |= {" "}
     at = gap = 0  # where this line begins, and where the last one that stays has ended
-    before, cut, line_end = False, False, ""  # `cut`: lines of symbols are in the gap
-    for content, whole in zip(lines, text.splitlines(keepends=True), strict=True):
+    prior, cut, line_end = False, False, ""  # `cut`: lines of symbols are in the gap
+    for content, line in zip(lines, text.splitlines(keepends=True), strict=True):
         size = size_of(content)
         if symbols.issuperset(content) and content.strip():
             cut = True
         else:
-            if cut or (before and line_end != "\n"):
-                yield gap, at, 1 if cut else 2, 4 + before if cut and has_piece else int(before)
-            gap, before, cut = at + size, True, False
-        line_end = whole[len(content) :]
+            if cut or (prior and line_end != "\n"):
+                yield gap, at, 1 if cut else 2, 4 + prior if cut and has_piece else int(prior)
+            gap, prior, cut = at + size, True, False
+        line_end = line[len(content) :]
         at += size + size_of(line_end)
     if at > gap:
-        yield gap, at, 1 if cut else 2, 2 + before if cut and has_piece else 0
+        yield gap, at, 1 if cut else 2, 2 + prior if cut and has_piece else 0
 
 
 def _size(text: str) -> int:

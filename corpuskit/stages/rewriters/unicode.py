@@ -106,15 +106,15 @@ class Unicode(StreamingStage):
         text = view.text
         suspects = np.flatnonzero(hold_any(text.offsets, text.data, self._bytes()))
         steps = self._steps()
-        changed: dict[int, tuple[int, bytes]] = {}
+        replacements: dict[int, tuple[int, bytes]] = {}
         for row in suspects.tolist():
-            before = text.row(row).decode()
-            code, after = _run(steps, before)
+            old_text = text.row(row).decode()
+            code, new_text = _run(steps, old_text)
             if code:
-                changed[row] = code, after.encode()
-        if not changed:
+                replacements[row] = code, new_text.encode()
+        if not replacements:
             return Outcome()
-        return Outcome(text=_replaced(text, changed), spans=_spans(text, changed))
+        return Outcome(text=_replaced(text, replacements), spans=_spans(text, replacements))
 
     def _options(self) -> dict[str, Any]:
         """Return the fields of ftfy's configuration."""
@@ -148,38 +148,38 @@ class Unicode(StreamingStage):
     def _bytes(self) -> Bytes:
         """Return (256,) which bytes a text must hold to be changed by anything."""
         is_fixed = self.fix == "ftfy"
-        wanted = np.zeros(256, np.uint8)
-        wanted[0x80:] = 1
+        byte_mask = np.zeros(256, np.uint8)
+        byte_mask[0x80:] = 1
         if self.remove_control_chars:
-            wanted[[*range(9), 0x0B, *range(0x0E, 0x20), 0x7F]] = 1
+            byte_mask[[*range(9), 0x0B, *range(0x0E, 0x20), 0x7F]] = 1
         if is_fixed and self.unescape_html != "never":
-            wanted[ord("&")] = 1
+            byte_mask[ord("&")] = 1
         if is_fixed and self.remove_terminal_escapes:
-            wanted[0x1B] = 1
+            byte_mask[0x1B] = 1
         if self.line_ends == "lf" or (is_fixed and self.fix_line_breaks):
-            wanted[ord("\r")] = 1
-        return frozen(wanted)
+            byte_mask[ord("\r")] = 1
+        return frozen(byte_mask)
 
 
 def _run(steps: list[tuple[int, Callable[[str], str]]], text: str) -> tuple[int, str]:
     """Return the code of the first step that changed a text (0: none), and the text."""
-    before, first = text, 0
+    original, first = text, 0
     for code, step in steps:
-        after = step(text)
-        if not first and after != text:
+        result = step(text)
+        if not first and result != text:
             first = code
-        text = after
-    return (first, text) if text != before else (0, before)
+        text = result
+    return (first, text) if text != original else (0, original)
 
 
-def _replaced(text: Utf8, changed: dict[int, tuple[int, bytes]]) -> Utf8:
+def _replaced(text: Utf8, replacements: dict[int, tuple[int, bytes]]) -> Utf8:
     """Return texts with some of them changed; what lies between is copied at once."""
     pieces: list[bytes] = []
     sizes = text.sizes().copy()
     at = 0
-    for row, (_, after) in changed.items():
-        pieces += [text.data[text.offsets[at] : text.offsets[row]].tobytes(), after]
-        sizes[row] = len(after)
+    for row, (_, content) in replacements.items():
+        pieces += [text.data[text.offsets[at] : text.offsets[row]].tobytes(), content]
+        sizes[row] = len(content)
         at = row + 1
     pieces.append(text.data[text.offsets[at] : text.offsets[-1]].tobytes())
     offsets = np.zeros(len(text) + 1, np.int64)
@@ -187,24 +187,24 @@ def _replaced(text: Utf8, changed: dict[int, tuple[int, bytes]]) -> Utf8:
     return Utf8(frozen(offsets), np.frombuffer(b"".join(pieces), np.uint8))
 
 
-def _spans(text: Utf8, changed: dict[int, tuple[int, bytes]]) -> Spans:
-    edges = [_edges(text.row(row), after) for row, (_, after) in changed.items()]
+def _spans(text: Utf8, replacements: dict[int, tuple[int, bytes]]) -> Spans:
+    edges = [_edges(text.row(row), content) for row, (_, content) in replacements.items()]
     return Spans(
-        np.fromiter(changed, np.int64, len(changed)),
+        np.fromiter(replacements, np.int64, len(replacements)),
         np.array([start for start, _ in edges], np.int64),
         np.array([end for _, end in edges], np.int64),
-        np.array([code for code, _ in changed.values()], np.uint8),
+        np.array([code for code, _ in replacements.values()], np.uint8),
         "replace",
     )
 
 
 def _edges(before: bytes, after: bytes) -> tuple[int, int]:
     """Return the first and the last changed byte, on characters; at least one character."""
-    least = min(len(before), len(after))
+    size = min(len(before), len(after))
     old, new = np.frombuffer(before, np.uint8), np.frombuffer(after, np.uint8)
-    start = _common(old[:least], new[:least])
-    rest = least - start
-    end = len(before) - _common(old[len(old) - rest :][::-1], new[len(new) - rest :][::-1])
+    start = _common(old[:size], new[:size])
+    tail = size - start
+    end = len(before) - _common(old[len(old) - tail :][::-1], new[len(new) - tail :][::-1])
     if start == end:  # something was put in between: the character before or after it counts
         start, end = (start, end + 1) if end < len(before) else (start - 1, end)
     while start > 0 and start < len(before) and before[start] & 0xC0 == 0x80:
@@ -214,9 +214,9 @@ def _edges(before: bytes, after: bytes) -> tuple[int, int]:
     return start, end
 
 
-def _common(one: Bytes, other: Bytes) -> int:
-    differing = np.flatnonzero(one != other)
-    return int(differing[0]) if len(differing) else len(one)
+def _common(left: Bytes, right: Bytes) -> int:
+    differing = np.flatnonzero(left != right)
+    return int(differing[0]) if len(differing) else len(left)
 
 
 # ----------------------------------------------------------------------
@@ -276,19 +276,19 @@ class Fixer:
         if self._form is not None:
             text = ordered(self._form, text)  # no other step looks at the order of marks
         pieces: list[str] = []
-        done = at = 0
+        copied_to = at = 0
         bracket = text.find("<") if self._config.unescape_html == "auto" else -1
-        while found := self._mark(text, at):
-            begin = max(at, text.rfind("\n", at, found.start()) + 1)
-            at = text.find("\n", found.start()) + 1 or len(text)
+        while match := self._mark(text, at):
+            begin = max(at, text.rfind("\n", at, match.start()) + 1)
+            at = text.find("\n", match.start()) + 1 or len(text)
             if at - begin > SEGMENT_CHARS:
                 return self._fix_whole(text, self._config)
             line = text[begin:at]
             config = self._plain if 0 <= bracket < at else self._config
             if self._may_change(line, config):
-                pieces += [text[done:begin], self._fix(line, config).text]
-                done = at
-        return "".join([*pieces, text[done:]]) if pieces else text
+                pieces += [text[copied_to:begin], self._fix(line, config).text]
+                copied_to = at
+        return "".join([*pieces, text[copied_to:]]) if pieces else text
 
     def _may_change(self, line: str, config: Any) -> bool:
         """Return whether a step may change a line; what each looks for is in none but these."""
@@ -302,7 +302,7 @@ class Fixer:
             return True
         if self._is_bad is None:
             return False
-        places = (found.span() for found in SIGNS.finditer(line))
+        places = (match.span() for match in SIGNS.finditer(line))
         windows = [line[max(0, begin - REACH) : end + REACH] for begin, end in places]
         return bool(windows) and bool(self._is_bad("\n".join(windows)))
 

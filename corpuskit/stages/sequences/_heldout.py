@@ -75,8 +75,8 @@ class HeldOutRun:
         self._store, self._parts, self._stage = store, parts, stage
         self._max_documents = max_documents
         self._spelling = find_spelling(stage)
-        self._kept: dict[tuple[str, int, int], list[HeldOutDocument]] = {}
-        self._room = CACHED_TOKENS
+        self._cache: dict[tuple[str, int, int], list[HeldOutDocument]] = {}
+        self._cache_tokens = CACHED_TOKENS
 
     def documents(self, source: str, rank: int, ranks: int) -> Iterator[HeldOutDocument]:
         """Yield every `ranks`-th document of a source, from the one with number `rank` on.
@@ -88,27 +88,27 @@ class HeldOutRun:
             DataError: a part is damaged.
         """
         request = (source, rank, ranks)
-        if request in self._kept:
-            yield from self._kept[request]
+        if request in self._cache:
+            yield from self._cache[request]
             return
         documents: list[HeldOutDocument] | None = []
         num_tokens = 0
         for document in self._read(*request):
             yield document
             num_tokens += len(document.tokens)
-            if num_tokens > self._room:
+            if num_tokens > self._cache_tokens:
                 documents = None
             elif documents is not None:
                 documents.append(document)
         if documents is not None:
-            self._kept[request] = documents
-            self._room -= num_tokens
+            self._cache[request] = documents
+            self._cache_tokens -= num_tokens
 
     def _read(self, source: str, rank: int, ranks: int) -> Iterator[HeldOutDocument]:
         for number, batch in self._batches(source):
-            mine = np.arange(number + (rank - number) % ranks, number + len(batch), ranks) - number
-            if len(mine):
-                yield from tokenize_batch(self._stage, batch.take(pa.array(mine)), self._spelling)
+            rows = np.arange(number + (rank - number) % ranks, number + len(batch), ranks) - number
+            if len(rows):
+                yield from tokenize_batch(self._stage, batch.take(pa.array(rows)), self._spelling)
 
     def texts(self) -> Iterator[tuple[str, str]]:
         """Yield (source, text) of the documents that `documents` tokenizes, in its order.
@@ -222,21 +222,21 @@ def open_tokenizer(run_dir: str) -> Tokenize:
     if step is None:
         raise UsageError(f"{run_dir}: the run has no tokenize stage. Run a pipeline with one.")
     params, expected = step["params"], mix["tokenizer"]["hash"]
-    named = str(params["tokenizer"])
+    path = str(params["tokenizer"])
     # Relative to where the run was started, which may be another machine: then, to here.
-    places = dict.fromkeys((os.path.join(str(plan.get("folder", "")), named), named))
-    known = [place for place in places if os.path.exists(place)]
-    if not known:
+    places = dict.fromkeys((os.path.join(str(plan.get("folder", "")), path), path))
+    existing = [place for place in places if os.path.exists(place)]
+    if not existing:
         raise UsageError(
             f"{run_dir}: its tokenizer is not at {' nor at '.join(places)}. Put the file there: "
             "held-out documents are tokenized with it."
         )
-    for place in known:
+    for place in existing:
         stage = Tokenize.model_validate({**params, "tokenizer": place})
-        if identify(stage._named) == expected:
+        if identify(stage._spec) == expected:
             return stage
     raise UsageError(
-        f"{known[0]}: is not the tokenizer of {run_dir}: its hash is {identify(stage._named)}, "
+        f"{existing[0]}: is not the tokenizer of {run_dir}: its hash is {identify(stage._spec)}, "
         f"that of the run's {expected}. Restore the file, or run the pipeline again."
     )
 
@@ -261,7 +261,7 @@ def find_spelling(stage: Tokenize) -> Callable[[Uint32s, bytes], int]:
     vocabularies of bytes, and pieces with a mark for a space. Otherwise (text is normalized) what
     the first token stands for is taken off; of SentencePiece, its length after normalization.
     """
-    definition = define(stage._named)
+    definition = define(stage._spec)
     silent = set() if stage.allow_special else set(definition.specials)
     tables: list[dict[int, bytes]] = [{}, {}]
     for name, number in definition.vocabulary.items():
@@ -313,7 +313,7 @@ def read_plan(store: Store) -> dict[str, Any]:
     return _read_json(store, "plan.json", PLAN_FORMAT)
 
 
-def _read_json(store: Store, name: str, known: int) -> dict[str, Any]:
+def _read_json(store: Store, name: str, version: int) -> dict[str, Any]:
     where = store.where(name)
     if not store.exists(name):
         raise UsageError(f"{where}: no such file. Give the directory of a finished run.")
@@ -321,8 +321,8 @@ def _read_json(store: Store, name: str, known: int) -> dict[str, Any]:
         fields = json.loads(store.read(name))
     except ValueError as error:
         raise DataError(f"{where}: not JSON: {error}. Run the pipeline again.") from None
-    if not isinstance(fields, dict) or fields.get("format") != known:
-        raise DataError(f"{where}: format must be {known}. Run the pipeline again.")
+    if not isinstance(fields, dict) or fields.get("format") != version:
+        raise DataError(f"{where}: format must be {version}. Run the pipeline again.")
     return fields
 
 

@@ -80,22 +80,22 @@ class RowWindow(NamedTuple):
 
 def groups(documents: PackedDocuments, band: int) -> Iterator[Int64s]:
     """Yield which documents of a band are packed together: those with a first copy, a second..."""
-    chosen = np.flatnonzero((documents.bands == band) & (documents.copies > 0))
-    for copy in range(int(documents.copies[chosen].max(initial=0))):
-        chosen = chosen[documents.copies[chosen] > copy]
-        yield chosen
+    documents_left = np.flatnonzero((documents.bands == band) & (documents.copies > 0))
+    for copy in range(int(documents.copies[documents_left].max(initial=0))):
+        documents_left = documents_left[documents.copies[documents_left] > copy]
+        yield documents_left
 
 
-def cut(documents: PackedDocuments, chosen: Int64s, width: int, *, joined: bool) -> DocumentPieces:
+def cut(documents: PackedDocuments, rows: Int64s, width: int, *, joined: bool) -> DocumentPieces:
     """Return documents as pieces that fit a row; `joined` lets one begin where another ends."""
-    lengths = documents.num_tokens[chosen]
+    lengths = documents.num_tokens[rows]
     docs, sizes, text_bytes, flags = cut_documents(
-        lengths, documents.text_bytes[chosen], width, 0, joined
+        lengths, documents.text_bytes[rows], width, 0, joined
     )
-    first_tokens = np.cumsum(documents.num_tokens)[chosen] - lengths
+    first_tokens = np.cumsum(documents.num_tokens)[rows] - lengths
     # Where a piece begins in its document: tokens of the group before either.
-    within = (np.cumsum(sizes) - sizes) - (np.cumsum(lengths) - lengths)[docs]
-    return DocumentPieces(chosen[docs], first_tokens[docs] + within, sizes, text_bytes, flags)
+    begins = (np.cumsum(sizes) - sizes) - (np.cumsum(lengths) - lengths)[docs]
+    return DocumentPieces(rows[docs], first_tokens[docs] + begins, sizes, text_bytes, flags)
 
 
 def windows(
@@ -113,13 +113,13 @@ def windows(
         starts = np.append(np.flatnonzero(np.diff(rows, prepend=-1)), num_pieces)
         bounds = np.unique(starts[np.searchsorted(starts, bounds)])
     for begin, end in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
-        part = pieces.part(begin, end)
+        window_pieces = pieces.part(begin, end)
         if joined:
             yield RowWindow(
-                part, rows[begin:end] - rows[begin], int(rows[end - 1] - rows[begin]) + 1
+                window_pieces, rows[begin:end] - rows[begin], int(rows[end - 1] - rows[begin]) + 1
             )
         else:
-            yield RowWindow(part, *best_fit(part.lengths, width))
+            yield RowWindow(window_pieces, *best_fit(window_pieces.lengths, width))
 
 
 def fill(
@@ -139,15 +139,15 @@ def fill(
         rows: (S or more, width) array that is overwritten; the table lies in it.
     """
     pieces, rows = window.pieces, rows[: window.num_rows]
-    bounds, starts, which = lay_out(window.places, pieces.lengths, window.num_rows, rows.shape[1])
-    fill_rows(documents.tokens, pieces.begins, pieces.lengths, bounds, starts, which, pad, rows)
-    is_pad = which < 0
+    bounds, starts, index = lay_out(window.places, pieces.lengths, window.num_rows, rows.shape[1])
+    fill_rows(documents.tokens, pieces.begins, pieces.lengths, bounds, starts, index, pad, rows)
+    is_pad = index < 0
     columns = [
         row_bytes(rows),
         _lists(bounds, starts),
-        _lists(bounds, np.where(is_pad, -1, documents.keys[pieces.docs[which]])),
-        _lists(bounds, np.where(is_pad, 0, pieces.text_bytes[which]).astype(np.int32)),
-        _lists(bounds, np.where(is_pad, PADDING, pieces.flags[which]).astype(np.uint8)),
+        _lists(bounds, np.where(is_pad, -1, documents.keys[pieces.docs[index]])),
+        _lists(bounds, np.where(is_pad, 0, pieces.text_bytes[index]).astype(np.int32)),
+        _lists(bounds, np.where(is_pad, PADDING, pieces.flags[index]).astype(np.uint8)),
     ]
     return pa.Table.from_arrays(columns, schema=schema)
 
@@ -163,8 +163,8 @@ def row_tables(
 
     Fresh memory for each would cost as much as filling it.
     """
-    most = max((window.num_rows for window in windows), default=0)
-    rows = np.empty((most, width), documents.tokens.dtype)
+    max_rows = max((window.num_rows for window in windows), default=0)
+    rows = np.empty((max_rows, width), documents.tokens.dtype)
     for window in windows:
         yield fill(window, documents, schema, pad, rows)
 
@@ -179,9 +179,9 @@ def _lists(bounds: Int32s, values: NDArray[np.generic]) -> pa.Array:
     return pa.ListArray.from_arrays(pa.array(bounds), pa.array(values))
 
 
-def packed_schema(given: Mapping[str, object], **footer: object) -> pa.Schema:
+def packed_schema(provided: Mapping[str, object], **footer: object) -> pa.Schema:
     """Return the schema of packed rows, from what `tokenize` and `pack` provide."""
-    tokenizer, packing = given["tokenizer"], given["packing"]
+    tokenizer, packing = provided["tokenizer"], provided["packing"]
     assert isinstance(tokenizer, dict), "provided by tokenize"
     assert isinstance(packing, dict), "provided by pack"
     return token_schema(

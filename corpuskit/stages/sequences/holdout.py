@@ -45,5 +45,5 @@ class Holdout(StreamingStage):
             for begin, end in itertools.pairwise(offsets)
         )
         shares = np.frombuffer(digests, "<u8") * 2.0**-64
-        held = shares < self.ratio
-        return Outcome(codes=held.astype(np.uint8), values=np.where(held, shares, np.nan))
+        drops = shares < self.ratio
+        return Outcome(codes=drops.astype(np.uint8), values=np.where(drops, shares, np.nan))

@@ -90,7 +90,7 @@ class Pack(CellStage):
         if self.bands is not None:
             check_numbers(known, "bands", self.bands.column)
 
-    def provides(self, given: Mapping[str, Any]) -> Mapping[str, Any]:
+    def provides(self, provided: Mapping[str, Any]) -> Mapping[str, Any]:
         packing: dict[str, Any] = {"seq_len": self.seq_len, "method": self.method}
         if self.bands is not None:
             packing["bands"] = len(self.bands.edges) + 1
@@ -158,14 +158,14 @@ class Pack(CellStage):
     ) -> Iterator[RowWindow]:
         """Yield the windows of a band, copy after copy."""
         width, joined = self.seq_len + 1, self.method == "concat"
-        for chosen in groups(documents, band):
-            pieces = cut(documents, chosen, width, joined=joined)
+        for group in groups(documents, band):
+            pieces = cut(documents, group, width, joined=joined)
             is_cut = pieces.flags & (CONTINUES | GOES_ON) == GOES_ON
-            lengths = documents.num_tokens[chosen]
+            lengths = documents.num_tokens[group]
             counts.update(
-                copies=len(chosen),
+                copies=len(group),
                 tokens=int(lengths.sum()),
-                text_bytes=int(documents.text_bytes[chosen].sum()),
+                text_bytes=int(documents.text_bytes[group].sum()),
                 cut_documents=int(is_cut.sum()),
                 cut_fitting=int((documents.num_tokens[pieces.docs[is_cut]] <= width).sum()),
             )
@@ -175,11 +175,11 @@ class Pack(CellStage):
         self, context: UnitContext, windows: list[RowWindow], documents: PackedDocuments, band: int
     ) -> None:
         """Write the rows of a band as one part; its `first` and `last` say which band."""
-        source, given = context.unit.source, context.given
+        source, provided = context.unit.source, context.given
         facts: dict[str, Any] = {} if self.bands is None else {"first": band, "last": band}
         footer = {} if self.bands is None else {"band": band}
-        schema = packed_schema(given, source=source, shuffled=False, **footer)
-        pad, width = given["tokenizer"]["pad"], self.seq_len + 1
+        schema = packed_schema(provided, source=source, shuffled=False, **footer)
+        pad, width = provided["tokenizer"]["pad"], self.seq_len + 1
         context.write_part(
             "packed",
             FOLDER,
@@ -197,9 +197,9 @@ def _write_ids(context: UnitContext, keys: Int64s, ids: pa.Array) -> None:
     empty = hashlib.blake2b(digest_size=8)
     digests = []
     for name in ids.cast(pa.binary()).to_pylist():
-        part = empty.copy()  # three fifths of the time of a new one
-        part.update(name)
-        digests.append(part.digest())
+        hasher = empty.copy()  # three fifths of the time of a new one
+        hasher.update(name)
+        digests.append(hasher.digest())
     context.write_shuffle("ids", {"key": keys, "id": ids})
     context.write_shuffle(
         "id_hashes", {"id_hash": np.frombuffer(b"".join(digests), "<u8"), "key": keys}

@@ -53,8 +53,8 @@ class Shuffle(GlobalStage):
     rows_per_part: int | None = Field(None, ge=1)
     """Rows in a part; null makes parts of about 64 MiB."""
 
-    def provides(self, given: Mapping[str, Any]) -> Mapping[str, Any]:
-        if self.order == "bands" and "bands" not in given["packing"]:
+    def provides(self, provided: Mapping[str, Any]) -> Mapping[str, Any]:
+        if self.order == "bands" and "bands" not in provided["packing"]:
             raise UsageError("order: bands needs bands to order. Set pack.bands, or order: global.")
         if self.direction == "descending" and self.order != "bands":
             raise UsageError(f"direction orders bands; order is {self.order}. Set order: bands.")
@@ -76,16 +76,16 @@ class Shuffle(GlobalStage):
     def cost(self, volume: Volume, pass_name: str = "") -> Cost:
         size = packed_size(volume)
         width = packed_schema(volume.given).field("tokens").type.byte_width
-        part = min(self._rows_per_part(volume.given) * width, size)
-        parts = -(-size // max(part, 1))
+        target = min(self._rows_per_part(volume.given) * width, size)
+        num = -(-size // max(target, 1))
         if pass_name == "scatter":
             cell = size * volume.cell_bytes // max(volume.text_bytes, 1)
-            held = 2 * min(cell, PART_BYTES)
-            return Cost(cpu_seconds=size / 250e6, unit_bytes=held, disk_bytes=size + size // 64)
+            memory = 2 * min(cell, PART_BYTES)
+            return Cost(cpu_seconds=size / 250e6, unit_bytes=memory, disk_bytes=size + size // 64)
         if pass_name == "route":
-            return _routing.cost_of_route(volume, parts, ROUTE_COPIES * size, size / 250e6, size)
+            return _routing.cost_of_route(volume, num, ROUTE_COPIES * size, size / 250e6, size)
         disk = size + 48 * volume.documents  # where each document is
-        return Cost(cpu_seconds=size / 200e6, unit_bytes=2 * part, disk_bytes=disk, units=parts)
+        return Cost(cpu_seconds=size / 200e6, unit_bytes=2 * target, disk_bytes=disk, units=num)
 
     def _scatter_units(self, plan: PassPlan) -> list[Unit]:
         """Return the cells; low and high are the rows of the source, or band, that each holds."""
@@ -128,9 +128,9 @@ class Shuffle(GlobalStage):
         if self.order == "global":
             return permute(rows, counters[f"rows/{source}"], seed, "shuffle", source)
         band, num_bands = _band(context.unit), context.given["packing"]["bands"]
-        sizes = [counters.get(f"band_rows/{one}/{source}", 0) for one in range(num_bands)]
-        before = sizes[:band] if self.direction == "ascending" else sizes[band + 1 :]
-        return sum(before) + permute(rows, sizes[band], seed, "shuffle", source, "band", band)
+        sizes = [counters.get(f"band_rows/{number}/{source}", 0) for number in range(num_bands)]
+        preceding = sizes[:band] if self.direction == "ascending" else sizes[band + 1 :]
+        return sum(preceding) + permute(rows, sizes[band], seed, "shuffle", source, "band", band)
 
     def _route_units(self, plan: PassPlan) -> list[Unit]:
         """Return ranges of rows of one source each, where there are very many parts to read."""
@@ -164,11 +164,11 @@ class Shuffle(GlobalStage):
             )
         ]
 
-    def _rows_per_part(self, given: Mapping[str, Any]) -> int:
+    def _rows_per_part(self, provided: Mapping[str, Any]) -> int:
         if self.rows_per_part is not None:
             return self.rows_per_part
-        width = given["packing"]["seq_len"] + 1
-        rows = PART_BYTES // (width * np.dtype(given["tokenizer"]["dtype"]).itemsize)
+        width = provided["packing"]["seq_len"] + 1
+        rows = PART_BYTES // (width * np.dtype(provided["tokenizer"]["dtype"]).itemsize)
         return int(max(rows - rows % TOKEN_GROUP_ROWS, TOKEN_GROUP_ROWS))
 
     def _gather(self, context: PassContext) -> None:
@@ -213,15 +213,15 @@ def _place(cell: Unit) -> tuple[int, int]:
     return cell.number, _band(cell)
 
 
-def _rows_run(source: str, given: Mapping[str, Any]) -> tuple[str, pa.Schema]:
+def _rows_run(source: str, provided: Mapping[str, Any]) -> tuple[str, pa.Schema]:
     """Return name and schema of the run that carries the rows of a source."""
-    fields = [("place", pa.int64()), *((f.name, f.type) for f in packed_schema(given))]
+    fields = [("place", pa.int64()), *((f.name, f.type) for f in packed_schema(provided))]
     return f"rows-{source}", pa.schema(fields)
 
 
-def _read_rows(path: Readable, given: Mapping[str, Any]) -> Iterator[pa.Table]:
+def _read_rows(path: Readable, provided: Mapping[str, Any]) -> Iterator[pa.Table]:
     """Yield the rows of a packed part, about PART_BYTES at a time, page CRCs checked."""
-    width = packed_schema(given).field("tokens").type.byte_width
+    width = packed_schema(provided).field("tokens").type.byte_width
     step = max(PART_BYTES // (width * TOKEN_GROUP_ROWS), 1)
     try:
         with open_whole(path) as source, open_parquet(source, path) as file:

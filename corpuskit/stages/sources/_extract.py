@@ -109,8 +109,8 @@ def extract_pages(pages: Sequence[HtmlPage], settings: ExtractorSettings) -> lis
 
 def libraries(extractor: Extractor) -> tuple[str, ...]:
     """Return the distributions that decide what text comes out."""
-    more = () if extractor == "resiliparse" else ("trafilatura", "lxml", "justext")
-    return ("resiliparse", *more)
+    others = () if extractor == "resiliparse" else ("trafilatura", "lxml", "justext")
+    return ("resiliparse", *others)
 
 
 @functools.lru_cache(maxsize=1)
@@ -168,7 +168,7 @@ class _Service:
         return None if self._child is None else self._child.poll()
 
     def _serve(self, pages: Sequence[HtmlPage], settings: ExtractorSettings) -> list[Extracted]:
-        """Send pages; return the answers up to the first that is none, or a lack of memory."""
+        """Send pages; return the answers up to the first that is missing or lacked memory."""
         facts = json.dumps(settings._asdict()).encode()
         head = [BATCH.pack(len(pages), len(facts)), facts]
         outcomes: list[Extracted] = []
@@ -187,7 +187,7 @@ class _Service:
                 state, flags, text = self._answer()
                 if state == NO_MEMORY:
                     break
-                outcomes.append(_judged(state, flags, text))
+                outcomes.append(_extracted(state, flags, text))
         except (BrokenPipeError, EOFError):
             code = self._child.wait()
             if self._is_new:  # no page has a part in that
@@ -264,7 +264,7 @@ def _write(file: int, content: bytes) -> None:
         view = view[os.write(file, view) :]
 
 
-def _judged(state: int, flags: int, text: bytes) -> Extracted:
+def _extracted(state: int, flags: int, text: bytes) -> Extracted:
     if state == FAILED:
         return Extracted("extraction_failed", note=text.decode())
     if not text:

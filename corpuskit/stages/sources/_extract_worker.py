@@ -70,29 +70,29 @@ def main() -> None:
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
     for number in (signal.SIGINT, signal.SIGUSR1):  # sent to the group; they mean the parent
         signal.signal(number, signal.SIG_IGN)
-    opened: dict[str, tuple[Extract, int]] = {}
+    extractors: dict[str, tuple[Extract, int]] = {}
     while batch := _read_batch(source):
         settings, pages = batch
         limits = {name: settings.pop(name) for name in ("page_seconds", "page_memory_mb")}
         key = repr(settings)
         try:
-            if key not in opened:
+            if key not in extractors:
                 extract = open_extractor(settings)
                 extract(WARM_UP)
-                opened[key] = extract, _held()
+                extractors[key] = extract, _memory_bytes()
         except ImportError as error:
             _answer(target, FAILED, 0, str(error))
             continue
         _answer(target, READY, 0, "")
-        extract, held = opened[key]
-        _limit_memory(held, limits["page_memory_mb"])
+        extract, memory_bytes = extractors[key]
+        _limit_memory(memory_bytes, limits["page_memory_mb"])
         for label, page in pages:
             # SIGPROF's default action ends the process in the middle of C code, too.
             signal.setitimer(signal.ITIMER_PROF, limits["page_seconds"])
             answer = _extract(extract, label, page)
             signal.setitimer(signal.ITIMER_PROF, 0)
             _answer(target, *answer)
-        _limit_memory(held, None)
+        _limit_memory(memory_bytes, None)
 
 
 def open_extractor(settings: dict[str, Any]) -> Extract:
@@ -114,7 +114,7 @@ def _structured(extract: Extract, settings: dict[str, Any]) -> Extract:
     def extract_structured(page: str) -> tuple[str, bool]:
         marks = Marks(page, settings["structure"])
         text, is_all = extract(marks.page)
-        return _stripped(marks.restored(text)), is_all
+        return _stripped(marks.with_markdown(text)), is_all
 
     return extract_structured
 
@@ -195,7 +195,7 @@ def _stripped(text: str) -> str:
     return text.strip().removeprefix("\ufeff").strip()
 
 
-def _held() -> int:
+def _memory_bytes() -> int:
     """Return the address space of this process in bytes; 0 if unknown."""
     try:
         with open("/proc/self/statm", encoding="ascii") as file:
@@ -204,12 +204,12 @@ def _held() -> int:
         return 0
 
 
-def _limit_memory(held: int, megabytes: int | None) -> None:
-    """Allow so much address space beyond what the process held; None allows all there is."""
+def _limit_memory(used_bytes: int, megabytes: int | None) -> None:
+    """Allow this much address space beyond `used_bytes`; None allows all there is."""
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
-    if not held:
+    if not used_bytes:
         return
-    limit = hard if megabytes is None else held + (megabytes << 20)
+    limit = hard if megabytes is None else used_bytes + (megabytes << 20)
     is_less = hard == resource.RLIM_INFINITY or limit < hard
     resource.setrlimit(resource.RLIMIT_AS, (limit if is_less else hard, hard))
 
@@ -266,14 +266,14 @@ def decode_page(page: bytes, label: str) -> str:
     if not page.isascii() and (text := _as_utf8(page)) is not None:
         return text
     claimed = map_encoding_to_html5(label, False) if label else None
-    named = detect_encoding(page, from_html_meta=True)
-    guesses = [claimed, named, detect_encoding(page), "utf-8"]
+    declared = detect_encoding(page, from_html_meta=True)
+    guesses = [claimed, declared, detect_encoding(page), "utf-8"]
     for name in (guess for guess in guesses if guess):
         try:
             return page.decode(name)
         except (UnicodeDecodeError, LookupError):
             continue
-    return page.decode(_first_known(guesses), "replace")
+    return page.decode(_first_supported(guesses), "replace")
 
 
 def _as_utf8(page: bytes) -> str | None:
@@ -287,11 +287,11 @@ def _as_utf8(page: bytes) -> str | None:
     except UnicodeDecodeError:
         text = decoder("replace").decode(page)
     broken = text.count("\ufffd")
-    beyond = len(text) - len(text.encode("ascii", "ignore"))
-    return text if broken <= MAX_BROKEN * beyond else None
+    non_ascii = len(text) - len(text.encode("ascii", "ignore"))
+    return text if broken <= MAX_BROKEN * non_ascii else None
 
 
-def _first_known(names: list[str | None]) -> str:
+def _first_supported(names: list[str | None]) -> str:
     for name in names:
         try:
             return codecs.lookup(name or "").name

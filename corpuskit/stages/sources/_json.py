@@ -18,7 +18,7 @@ OK, BLANK, ODD = 0, 1, 2
 """State of a line."""
 
 
-class Taken(NamedTuple):
+class LineFields(NamedTuple):
     """What the lines are taken apart into; the kernel fills it.
 
     Attributes:
@@ -49,7 +49,7 @@ def parse_lines(
     names: Bytes,
     name_offsets: Int64s,
     is_plain: bool,
-    taken: Taken,
+    fields: LineFields,
 ) -> Bytes:
     """Take every line apart: O(B), allocates N bytes.
 
@@ -60,7 +60,7 @@ def parse_lines(
             but those that JSON demands; 0 is the text.
         name_offsets: (K + 1,).
         is_plain: names in the lines have no other escapes either; else a line with any is odd.
-        taken: filled.
+        fields: filled.
 
     Returns:
         (N,) OK, BLANK or ODD; lines that are not OK have no members.
@@ -68,18 +68,18 @@ def parse_lines(
     states = np.zeros(len(starts), np.uint8)
     text_used = extra_used = 0
     for row in range(len(starts)):
-        taken.text_offsets[row], taken.extra_offsets[row] = text_used, extra_used
-        taken.kinds[row, :] = MISSING
-        taken.replaced[row] = False
+        fields.text_offsets[row], fields.extra_offsets[row] = text_used, extra_used
+        fields.kinds[row, :] = MISSING
+        fields.replaced[row] = False
         state, text_end, extra_end = _parse_line(
-            data, starts[row], ends[row], names, name_offsets, is_plain, taken, row
+            data, starts[row], ends[row], names, name_offsets, is_plain, fields, row
         )
         states[row] = state
         if state == OK:
             text_used, extra_used = text_end, extra_end
         else:
-            taken.kinds[row, :] = MISSING
-    taken.text_offsets[len(starts)], taken.extra_offsets[len(starts)] = text_used, extra_used
+            fields.kinds[row, :] = MISSING
+    fields.text_offsets[len(starts)], fields.extra_offsets[len(starts)] = text_used, extra_used
     return states
 
 
@@ -91,11 +91,11 @@ def _parse_line(
     names: Bytes,
     name_offsets: Int64s,
     is_plain: bool,
-    taken: Taken,
+    fields: LineFields,
     row: int,
 ) -> tuple[int, int, int]:
     """Take one line apart; return its state, and how far texts and extra are filled."""
-    text_used, first = taken.text_offsets[row], taken.extra_offsets[row]
+    text_used, first = fields.text_offsets[row], fields.extra_offsets[row]
     used = first
     pos = skip_space(data, start + mark_width(data, start, end), end)
     if pos == end:
@@ -108,7 +108,7 @@ def _parse_line(
         pos += 1
     while is_more:
         pos, text_used, used = _parse_member(
-            data, pos, end, names, name_offsets, is_plain, taken, row, text_used, used
+            data, pos, end, names, name_offsets, is_plain, fields, row, text_used, used
         )
         pos = skip_space(data, pos, end) if pos >= 0 else end
         if pos == end or (data[pos] != 44 and data[pos] != 125):
@@ -118,9 +118,9 @@ def _parse_line(
     if skip_space(data, pos, end) != end:
         return ODD, text_used, used
     if used > first:
-        taken.extra[used] = 125
+        fields.extra[used] = 125
         used += 1
-    return OK, _without_mark(taken.texts, taken.text_offsets[row], text_used), used
+    return OK, _without_mark(fields.texts, fields.text_offsets[row], text_used), used
 
 
 @kernel
@@ -131,7 +131,7 @@ def _parse_member(
     names: Bytes,
     name_offsets: Int64s,
     is_plain: bool,
-    taken: Taken,
+    fields: LineFields,
     row: int,
     text_used: int,
     used: int,
@@ -142,25 +142,25 @@ def _parse_member(
         return -1, text_used, used
     key_end = string_end(data, key, end)
     slot = _find_name(data, key, key_end, names, name_offsets)
-    if slot >= 0 and taken.kinds[row, slot] != MISSING:
+    if slot >= 0 and fields.kinds[row, slot] != MISSING:
         return -1, text_used, used
     if slot < 0 and not is_plain and _has_escape(data, key, key_end):
         return -1, text_used, used
     if slot == 0 and value < end and data[value] == 34:
-        pos, text_used, replaced = write_string(data, value + 1, end, taken.texts, text_used)
-        taken.replaced[row] = replaced
+        pos, text_used, replaced = write_string(data, value + 1, end, fields.texts, text_used)
+        fields.replaced[row] = replaced
         pos, kind = (pos + 1 if 0 <= pos < end else -1), STRING
     else:
         pos, kind = skip_value(data, value, end)
     if slot >= 0:
         quote = 1 if kind == STRING else 0
-        taken.kinds[row, slot] = kind
-        taken.spans[row, slot, 0], taken.spans[row, slot, 1] = value + quote, pos - quote
-    elif pos >= 0 and len(taken.extra):
-        taken.extra[used] = 123 if used == taken.extra_offsets[row] else 44
-        used = _copy(data, key - 1, key_end + 1, taken.extra, used + 1)
-        taken.extra[used] = 58
-        used = _copy(data, value, pos, taken.extra, used + 1)
+        fields.kinds[row, slot] = kind
+        fields.spans[row, slot, 0], fields.spans[row, slot, 1] = value + quote, pos - quote
+    elif pos >= 0 and len(fields.extra):
+        fields.extra[used] = 123 if used == fields.extra_offsets[row] else 44
+        used = _copy(data, key - 1, key_end + 1, fields.extra, used + 1)
+        fields.extra[used] = 58
+        used = _copy(data, value, pos, fields.extra, used + 1)
     return pos, text_used, used
 
 

@@ -100,18 +100,18 @@ def _row(node: Any, depth: int) -> str:
     """Return the children one after another; a table between fences is a matrix."""
     nodes = [child for child in children(node) if child.tag != "#comment"]
     nodes = [child for child in nodes if child.tag != "#text" or child.text.strip()]
-    parts: list[str] = []
+    pieces: list[str] = []
     while nodes:
         first = nodes.pop(0)
         name, end = MATRICES.get(first.text.strip() if first.tag == "mo" else "", ("", ""))
         table = _only_table(nodes[0]) if name and nodes else None
         is_closed = len(nodes) > 1 and nodes[1].tag == "mo"
         if table and (nodes[1].text.strip() if is_closed else "") == end:
-            parts.append(_table(table, depth, name))
+            pieces.append(_table(table, depth, name))
             del nodes[: 1 + is_closed]
         else:
-            parts.append(_latex(first, depth))
-    return " ".join(part for part in parts if part)
+            pieces.append(_latex(first, depth))
+    return " ".join(piece for piece in pieces if piece)
 
 
 def _only_table(node: Any) -> Any | None:
@@ -128,13 +128,9 @@ def _latex(node: Any, depth: int) -> str:
     elements = _elements(node)
     num, write = SHAPES.get(node.tag, (0, None))
     if write and len(elements) == num:
-        written = write(*(_latex(child, depth + 1) for child in elements))
+        latex = write(*(_latex(child, depth + 1) for child in elements))
         is_binomial = node.tag == "mfrac" and (node.getattr("linethickness") or "")[:1] == "0"
-        return (
-            re.sub(r"\\frac\{(.*)\}\{(.*)\}", r"{\1 \\atop \2}", written)
-            if is_binomial
-            else written
-        )
+        return re.sub(r"\\frac\{(.*)\}\{(.*)\}", r"{\1 \\atop \2}", latex) if is_binomial else latex
     if node.tag == "mtable":
         return _table(node, depth, "matrix")
     if node.tag == "msqrt":
@@ -163,9 +159,9 @@ def _symbol(letter: str) -> str:
     return _styled(SYMBOLS.get(plain, plain), unicodedata.name(letter, ""))
 
 
-def _styled(written: str, style: str) -> str:
+def _styled(latex: str, style: str) -> str:
     command = next((command for word, command in ALPHABETS.items() if word in style), "")
-    return rf"\{command}{{{written}}}" if command else written
+    return rf"\{command}{{{latex}}}" if command else latex
 
 
 def _identifier(node: Any) -> str:
@@ -187,32 +183,32 @@ def _text(node: Any) -> str:
     return rf"\text{{{escaped}}}" if text.strip() else "~" if text else ""
 
 
-def _scripts(base: str, below: str = "", above: str = "") -> str:
+def _scripts(base: str, lower: str = "", upper: str = "") -> str:
     is_one = re.fullmatch(r"\\?[A-Za-z]+|.|\d+|\\[a-z]+\{[^{}]*\}|\{\}|", base)
-    up = "'" * above.count("prime") if re.fullmatch(r"(\\prime ?)+", above) else f"^{{{above}}}"
+    up = "'" * upper.count("prime") if re.fullmatch(r"(\\prime ?)+", upper) else f"^{{{upper}}}"
     return (
         (base if is_one else f"{{{base}}}")
-        + (f"_{{{below}}}" if below else "")
-        + (up if above else "")
+        + (f"_{{{lower}}}" if lower else "")
+        + (up if upper else "")
     )
 
 
-def _over(base: str, above: str) -> str:
-    if name := OVER_NAMES.get(above):
+def _over(base: str, mark: str) -> str:
+    if name := OVER_NAMES.get(mark):
         return rf"\{name}{{{base}}}"
     is_limit = LIMITS.fullmatch(base)
-    return _scripts(base, "", above) if is_limit else rf"\overset{{{above}}}{{{base}}}"
+    return _scripts(base, "", mark) if is_limit else rf"\overset{{{mark}}}{{{base}}}"
 
 
-def _under(base: str, below: str) -> str:
-    if name := UNDER_NAMES.get(below):
+def _under(base: str, mark: str) -> str:
+    if name := UNDER_NAMES.get(mark):
         return rf"\{name}{{{base}}}"
-    return _scripts(base, below) if LIMITS.fullmatch(base) else rf"\underset{{{below}}}{{{base}}}"
+    return _scripts(base, mark) if LIMITS.fullmatch(base) else rf"\underset{{{mark}}}{{{base}}}"
 
 
-def _underover(base: str, below: str, above: str) -> str:
+def _underover(base: str, lower: str, upper: str) -> str:
     is_limit = LIMITS.fullmatch(base)
-    return _scripts(base, below, above) if is_limit else _over(_under(base, below), above)
+    return _scripts(base, lower, upper) if is_limit else _over(_under(base, lower), upper)
 
 
 OVER_NAMES = {_symbol(sign): name for sign, name in OVER.items()}
@@ -227,11 +223,11 @@ def _multiscripts(elements: list[Any], depth: int) -> str:
         is_before |= element.tag == "mprescripts"
         if element.tag != "mprescripts":
             scripts[is_before].append(_latex(element, depth + 1))
-    after, before = (
+    post, pre = (
         (" ".join(scripts[place][::2]).strip(), " ".join(scripts[place][1::2]).strip())
         for place in (False, True)
     )
-    return _scripts("{}", *before) * any(before) + _scripts(_latex(elements[0], depth + 1), *after)
+    return _scripts("{}", *pre) * any(pre) + _scripts(_latex(elements[0], depth + 1), *post)
 
 
 def _fenced(node: Any, elements: list[Any], depth: int) -> str:
@@ -242,7 +238,7 @@ def _fenced(node: Any, elements: list[Any], depth: int) -> str:
     name, end = MATRICES.get(opening, ("", ""))
     if len(elements) == 1 and name and end == closing and (table := _only_table(elements[0])):
         return _table(table, depth, name)
-    inner = f" {_symbols(mark.strip()[:1])} ".join(_latex(one, depth + 1) for one in elements)
+    inner = f" {_symbols(mark.strip()[:1])} ".join(_latex(child, depth + 1) for child in elements)
     return rf"\left{_symbols(opening) or '.'} {inner} \right{_symbols(closing) or '.'}"
 
 
@@ -259,7 +255,7 @@ SHAPES: dict[str, tuple[int, Callable[..., str]]] = {
     "mfrac": (2, lambda top, bottom: rf"\frac{{{top}}}{{{bottom}}}"),
     "mroot": (2, lambda base, index: rf"\sqrt[{index}]{{{base}}}"),
     "msub": (2, _scripts),
-    "msup": (2, lambda base, above: _scripts(base, "", above)),
+    "msup": (2, lambda base, exponent: _scripts(base, "", exponent)),
     "msubsup": (3, _scripts),
     "mover": (2, _over),
     "munder": (2, _under),

@@ -157,14 +157,14 @@ def _read_slice(
     begin, first = piece.begin, file.ordinal << POSITION_BITS
     with InputStream(file.path, max(0, begin - 1), max_expansion) as stream:
         end = None if stream.kind else piece.end
-        rest = b""
+        buffer = b""
         if begin:
             # The byte before the slice may end a record; if not, one that is not ours continues.
-            skipped, rest, _ = _skip(stream, b"", cutter)
+            skipped, buffer, _ = _skip(stream, b"", cutter)
             begin += skipped - 1
-        taken = 0
-        for position, data, starts, ends, long in _runs(stream, rest, begin, end, limit, cutter):
-            size, taken = stream.consumed - taken, stream.consumed
+        consumed = 0
+        for position, data, starts, ends, long in _runs(stream, buffer, begin, end, limit, cutter):
+            size, consumed = stream.consumed - consumed, stream.consumed
             for row in range(0, max(len(starts), 1), BLOCK_ROWS):
                 rows = slice(row, row + BLOCK_ROWS)
                 if row:
@@ -182,7 +182,7 @@ def _trimmed(
     size: int,
 ) -> RecordBlock:
     low, high = (int(starts[0]), int(ends[-1])) if len(starts) else (0, 0)
-    long = tuple(dataclasses.replace(one, position=first | one.position) for one in long)
+    long = tuple(dataclasses.replace(record, position=first | record.position) for record in long)
     places = (first | position) + starts
     return RecordBlock(places, data[low:high], starts - low, ends - low, long, size)
 
@@ -196,31 +196,31 @@ def _runs(
     """Yield (position, bytes, starts, ends, records over the limit) until `end` or the file's."""
     is_last = False
     while not is_last and (end is None or position < end):
-        want = max(BLOCK_BYTES - len(buffer), len(buffer), STEP_BYTES)
+        size = max(BLOCK_BYTES - len(buffer), len(buffer), STEP_BYTES)
         ahead = None if end is None else end - position - len(buffer)
         if ahead is not None:
-            want = min(want, ahead + STEP_BYTES) if ahead > 0 else max(len(buffer), STEP_BYTES)
-        want = min(want, max(BLOCK_BYTES, limit + STEP_BYTES) - len(buffer))
-        piece = stream.read(want)
-        is_last = len(piece) < want
+            size = min(size, ahead + STEP_BYTES) if ahead > 0 else max(len(buffer), STEP_BYTES)
+        size = min(size, max(BLOCK_BYTES, limit + STEP_BYTES) - len(buffer))
+        piece = stream.read(size)
+        is_last = len(piece) < size
         buffer += piece
         data = np.frombuffer(buffer, np.uint8)
-        starts, ends, done = cutter.split(data, is_last)
+        starts, ends, consumed = cutter.split(data, is_last)
         long: tuple[TooLong, ...] = ()
-        if done == 0 and len(buffer) > limit:
+        if consumed == 0 and len(buffer) > limit:
             head = _head(data)
-            done, rest, is_ended = _skip(stream, buffer, cutter)
-            long = (TooLong(position, done - cutter.gap if is_ended else done, head),)
+            consumed, remaining, is_ended = _skip(stream, buffer, cutter)
+            long = (TooLong(position, consumed - cutter.gap if is_ended else consumed, head),)
         else:
-            rest = buffer[done:]
-            if end is not None and position + done > end:
+            remaining = buffer[consumed:]
+            if end is not None and position + consumed > end:
                 inside = starts + position < end
                 starts, ends = starts[inside], ends[inside]
             if len(starts) and (ends - starts).max() > limit:
                 starts, ends, long = _without_long(position, data, starts, ends, limit)
         if len(starts) or long:
             yield position, data, starts, ends, long
-        position, buffer = position + done, rest
+        position, buffer = position + consumed, remaining
 
 
 def _without_long(
@@ -228,8 +228,8 @@ def _without_long(
 ) -> tuple[Int64s, Int64s, tuple[TooLong, ...]]:
     is_long = ends - starts > limit
     places = zip(starts[is_long].tolist(), ends[is_long].tolist(), strict=True)
-    removed = tuple(TooLong(position + a, b - a, _head(data[a:b])) for a, b in places)
-    return starts[~is_long], ends[~is_long], removed
+    too_long = tuple(TooLong(position + a, b - a, _head(data[a:b])) for a, b in places)
+    return starts[~is_long], ends[~is_long], too_long
 
 
 def _head(record: Bytes) -> str:
@@ -243,14 +243,14 @@ def _skip(stream: InputStream, buffer: bytes, cutter: Cutter) -> tuple[int, byte
         How many bytes that were, what was read after them, and whether the record had an end.
     """
     size = state = 0
-    want = STEP_BYTES
+    step = STEP_BYTES
     while True:
         skipped, state = cutter.skip(np.frombuffer(buffer, np.uint8), state)
         if skipped >= 0:
             return size + skipped, buffer[skipped:], True
         size += len(buffer)
-        buffer = stream.read(want)
-        want = min(2 * want, BLOCK_BYTES)
+        buffer = stream.read(step)
+        step = min(2 * step, BLOCK_BYTES)
         if not buffer:
             return size, b"", False
 
@@ -258,13 +258,13 @@ def _skip(stream: InputStream, buffer: bytes, cutter: Cutter) -> tuple[int, byte
 def split_lines(data: Bytes, is_last: bool) -> tuple[Int64s, Int64s, int]:
     """Split at line feeds, which belong to no record."""
     ends = np.flatnonzero(data == 10).astype(np.int64)
-    done = int(ends[-1]) + 1 if len(ends) else 0
-    if is_last and done < len(data):
+    consumed = int(ends[-1]) + 1 if len(ends) else 0
+    if is_last and consumed < len(data):
         ends = np.append(ends, len(data))
-        done = len(data)
+        consumed = len(data)
     starts = np.zeros(len(ends), np.int64)
     starts[1:] = ends[:-1] + 1
-    return starts, ends, done
+    return starts, ends, consumed
 
 
 def skip_line(data: Bytes, state: int) -> tuple[int, int]:
@@ -308,8 +308,8 @@ def split_paragraphs(data: Bytes, is_last: bool) -> tuple[Int64s, Int64s, int]:
         elif not _is_space(data[pos]):
             is_blank = False
         pos += 1
-    done = size if is_last else (start if start >= 0 else line)
-    return starts[:num], ends[:num], done
+    consumed = size if is_last else (start if start >= 0 else line)
+    return starts[:num], ends[:num], consumed
 
 
 @kernel
@@ -351,9 +351,9 @@ def gather_records(data: Bytes, starts: Int64s, ends: Int64s) -> tuple[Int64s, B
         offsets[row + 1] = offsets[row] + ends[row] - starts[row]
     out = np.empty(offsets[-1], np.uint8)
     for row in range(len(starts)):
-        used = offsets[row] - starts[row]
+        shift = offsets[row] - starts[row]
         for pos in range(starts[row], ends[row]):
-            out[used + pos] = data[pos]
+            out[shift + pos] = data[pos]
     return offsets, out
 
 

@@ -56,15 +56,15 @@ def compression(path: str) -> str:
 
 def compression_of(path: str, head: bytes) -> str:
     """Return the same, of a file that begins with these bytes."""
-    named = ENDINGS.get(os.path.splitext(path)[1].lower(), "")
+    claim = ENDINGS.get(os.path.splitext(path)[1].lower(), "")
     if not head:
-        return named
-    if named and not (head.startswith(MAGIC[named]) or (named == "zstd" and _is_skippable(head))):
+        return claim
+    if claim and not (head.startswith(MAGIC[claim]) or (claim == "zstd" and _is_skippable(head))):
         raise DataError(
-            f"{path}: the name says {named}, but the file starts with {head!r}. Rename it."
+            f"{path}: the name says {claim}, but the file starts with {head!r}. Rename it."
         )
-    if named:
-        return named
+    if claim:
+        return claim
     for kind, magic in MAGIC.items():
         if head.startswith(magic):
             ending = next(key for key, value in ENDINGS.items() if value == kind)
@@ -102,8 +102,8 @@ class InputStream:
         self._size = self._file.seek(0, os.SEEK_END)
         self._file.seek(begin)
         self._begin = self._position = begin
-        self._most = expansion_limit(self._size, max_expansion) if kind else MAX_POSITION
-        self._rest = b""
+        self._max_bytes = expansion_limit(self._size, max_expansion) if kind else MAX_POSITION
+        self._unread = b""
         self._pieces = {"gzip": _gunzip, "zstd": _unzstd, "": _plain}[kind](self._file, path)
 
     def read(self, size: int) -> bytes:
@@ -113,32 +113,32 @@ class InputStream:
             DataError: the compressed data is broken or ends early, or the file holds too much;
                 names file and offset.
         """
-        pieces = [self._rest]
-        missing = size - len(self._rest)
-        while missing > 0 and (piece := next(self._pieces, b"")):
+        pieces = [self._unread]
+        lacking = size - len(self._unread)
+        while lacking > 0 and (piece := next(self._pieces, b"")):
             pieces.append(piece)
-            missing -= len(piece)
+            lacking -= len(piece)
             self._position += len(piece)
-            if self._position > self._most:
+            if self._position > self._max_bytes:
                 raise self._too_much()
         end = self._file.tell()
-        if missing > 0 and end < self._size:
+        if lacking > 0 and end < self._size:
             raise DataError(
                 f"{self.path}: ends at byte {end:,}; it had {self._size:,} when it was opened. Run "
                 "again once it is stable."
             )
         self.consumed = end - self._begin
         content = b"".join(pieces)
-        self._rest = content[size:]
-        return content[:size] if self._rest else content
+        self._unread = content[size:]
+        return content[:size] if self._unread else content
 
     def _too_much(self) -> DataError:
         if self._position > MAX_POSITION:
             return DataError(f"{self.path}: holds more than {MAX_POSITION:,} bytes. Split it.")
         return DataError(
-            f"{self.path}: {self._size:,} bytes hold more than {self._most:,}, which text does not "
-            "compress to: perhaps a decompression bomb. Take the file out, or raise max_expansion "
-            "of the source."
+            f"{self.path}: {self._size:,} bytes hold more than {self._max_bytes:,}, which text "
+            "does not compress to: perhaps a decompression bomb. Take the file out, or raise "
+            "max_expansion of the source."
         )
 
     def __enter__(self) -> InputStream:

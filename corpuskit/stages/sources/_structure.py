@@ -48,7 +48,7 @@ UNSEEN = "script,style,template,[hidden],[style*='display:none' i],[style*='disp
 class Marks:
     """A page with marks, and what takes their place."""
 
-    def __init__(self, page: str, parts: Sequence[str]) -> None:
+    def __init__(self, page: str, kinds: Sequence[str]) -> None:
         from resiliparse.parse.html import HTMLTree
 
         num = 0
@@ -57,13 +57,13 @@ class Marks:
         self._stem, self._texts = stem, list[str]()
         self._tree = HTMLTree.parse(page)
         body = self._tree.body
-        for part in PARTS:  # formulas are text in the other parts, tables are read before lists
-            if part in parts and body is not None:
-                getattr(self, f"_mark_{part}")(body)
+        for kind in PARTS:  # formulas are text in the other parts, tables are read before lists
+            if kind in kinds and body is not None:
+                getattr(self, f"_mark_{kind}")(body)
         document = self._tree.document
         self.page = page if document is None else document.html
 
-    def restored(self, text: str) -> str:
+    def with_markdown(self, text: str) -> str:
         """Return the text of an extractor with Markdown in the place of the marks."""
         marks = re.compile(rf"{self._stem}([0-9]{{1,9}})([aiz]) ?")
         ends = {mark[1]: mark.end() for mark in marks.finditer(text) if mark[2] == "z"}
@@ -72,21 +72,21 @@ class Marks:
         for mark in marks.finditer(text):
             if mark.start() < at or int(mark[1]) >= len(self._texts):
                 continue
-            before, at = text[at : mark.start()], mark.end()
+            plain, at = text[at : mark.start()], mark.end()
             end = ends.get(mark[1], 0) if mark[2] == "a" else 0
             if end > at:
-                before, after = before.rstrip(" \t\n|"), "\n\n"
-                pieces += [before, "\n\n" if before else "", self._texts[int(mark[1])], after]
+                plain, after = plain.rstrip(" \t\n|"), "\n\n"
+                pieces += [plain, "\n\n" if plain else "", self._texts[int(mark[1])], after]
                 while end < len(text) and text[end] in " \t\n|":
                     end += 1
                 at = end
             elif mark[2] == "i":
-                line = before.rpartition("\n")[2]
+                line = plain.rpartition("\n")[2]
                 is_start = re.fullmatch(r"[ \t]*(?:[\u2022*-]|\d+\.)?[ \t]*", line)
-                before = before[: -len(line) or None] if is_start else f"{before.rstrip()}\n"
-                pieces += [before, self._texts[int(mark[1])]]
+                plain = plain[: -len(line) or None] if is_start else f"{plain.rstrip()}\n"
+                pieces += [plain, self._texts[int(mark[1])]]
             else:
-                pieces.append(before)
+                pieces.append(plain)
         return "".join([*pieces, text[at:]])
 
     def _mark(self, node: Any, text: str, pair: bool = True) -> None:
@@ -95,9 +95,9 @@ class Marks:
         last = _edge(node, True) if pair else None
         if first is not None:
             word = f"{self._stem}{len(self._texts)}"
-            first.before(self._new(f"{word}{'a' if pair else 'i'} "))
+            first.before(self._text_node(f"{word}{'a' if pair else 'i'} "))
             if last is not None:
-                last.after(self._new(f" {word}z"))
+                last.after(self._text_node(f" {word}z"))
             self._texts.append(text)
 
     def _mark_formulas(self, body: Any) -> None:
@@ -115,7 +115,7 @@ class Marks:
                     f" display=block {inner.class_name}" if inner and inner.tag == "math" else ""
                 )
                 sign = "$$" if any(word in facts for word in DISPLAY) else "$"
-                node.replace_with(self._new(f"{sign}{latex}{sign}"))
+                node.replace_with(self._text_node(f"{sign}{latex}{sign}"))
 
     def _mark_code(self, body: Any) -> None:
         for node in body.query_selector_all(f"pre {LINE_NUMBERS},td{LINE_NUMBERS}"):
@@ -123,11 +123,11 @@ class Marks:
         for node in body.query_selector_all("pre"):
             for line in node.query_selector_all("br,div,li,p"):
                 if line.tag == "br" or not line.text.endswith("\n"):
-                    line.append_child(self._new("\n"))
+                    line.append_child(self._text_node("\n"))
             text = node.text.strip("\n").rstrip()
             fence = "`" * max(3, 1 + max(map(len, re.findall("`+", text)), default=0))
             code = f"{fence}{_language(node)}\n{text}\n{fence}"
-            node.replace_children(self._new(text))
+            node.replace_children(self._text_node(text))
             self._mark(node, code)
 
     def _mark_tables(self, body: Any) -> None:
@@ -157,20 +157,20 @@ class Marks:
         for node in table.query_selector_all(UNSEEN):
             node.remove()
         for node in table.query_selector_all("br,p,div,li,dt,dd"):
-            node.before(self._new(" "))
+            node.before(self._text_node(" "))
         rows: list[list[str]] = []
-        below: dict[int, int] = {}
+        spans_below: dict[int, int] = {}
         longest = 0
         for row in table.query_selector_all("tr"):
             cells: list[str] = []
             for cell in (child for child in children(row) if child.tag in {"td", "th"}):
-                while below.get(len(cells), 0):
-                    below[len(cells)] -= 1
+                while spans_below.get(len(cells), 0):
+                    spans_below[len(cells)] -= 1
                     cells.append("")
                 text = " ".join(cell.text.split())
                 longest = max(longest, len(text))
                 for num in range(_span(cell, "colspan")):
-                    below[len(cells)] = _span(cell, "rowspan") - 1
+                    spans_below[len(cells)] = _span(cell, "rowspan") - 1
                     cells.append("" if num else text.replace("|", "\\|"))
             if cells:
                 rows.append(cells)
@@ -184,7 +184,7 @@ class Marks:
         title = " ".join(caption.text.split()) if caption else ""
         return "\n".join([*([title, ""] if title else []), *lines])
 
-    def _new(self, text: str) -> Any:
+    def _text_node(self, text: str) -> Any:
         return self._tree.create_text_node(text)
 
 
@@ -227,11 +227,11 @@ def _latex_of(node: Any) -> str:
 def _language(node: Any) -> str:
     """Return the language of code by its class, or that of the element in it or around it."""
     inner = node.query_selector("code")
-    for one in (inner, node, node.parent, node.parent and node.parent.parent):
-        if one is None or one.tag.startswith("#"):
+    for element in (inner, node, node.parent, node.parent and node.parent.parent):
+        if element is None or element.tag.startswith("#"):
             continue
-        given = one.getattr("data-lang") or one.getattr("data-language") or ""
-        names = [given, *LANGUAGE.findall(one.class_name or "")]
+        attribute = element.getattr("data-lang") or element.getattr("data-language") or ""
+        names = [attribute, *LANGUAGE.findall(element.class_name or "")]
         name = next((name for name in names if name and name not in NO_LANGUAGES), "")
         if re.fullmatch(r"[\w+#.-]{1,30}", name):
             return name
@@ -239,5 +239,5 @@ def _language(node: Any) -> str:
 
 
 def _span(cell: Any, name: str) -> int:
-    given = cell.getattr(name) or ""
-    return min(max(int(given), 1), MAX_SPAN) if re.fullmatch(r"\d{1,9}", given) else 1
+    value = cell.getattr(name) or ""
+    return min(max(int(value), 1), MAX_SPAN) if re.fullmatch(r"\d{1,9}", value) else 1

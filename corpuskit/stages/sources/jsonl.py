@@ -25,7 +25,7 @@ from corpuskit.stages.sources._json import (
     NULL,
     ODD,
     STRING,
-    Taken,
+    LineFields,
     parse_lines,
     read_integers,
     unescape,
@@ -86,10 +86,10 @@ class Jsonl(ColumnSource):
         for block in read_blocks(pieces, limit, LINES, self.max_expansion):
             yield self._batch(block, max_document_bytes)
 
-    def _batch(self, block: RecordBlock, most: int) -> SourceBatch:
+    def _batch(self, block: RecordBlock, max_bytes: int) -> SourceBatch:
         labels = self.labels.values()
-        given = [self.text_column, *(name for name in labels if name), *self.columns]
-        names = list(dict.fromkeys(given))
+        columns_and_labels = [self.text_column, *(name for name in labels if name), *self.columns]
+        names = list(dict.fromkeys(columns_and_labels))
         members = Members(block, names, with_extra=self.extra)
         findings = BrokenRules(self.rules, len(block))
         findings.mark(None, members.states == BLANK)
@@ -98,44 +98,44 @@ class Jsonl(ColumnSource):
         texts = members.texts()
         sizes = utf8(texts).sizes()
         findings.mark("bad_text", members.kinds(0) != STRING)
-        findings.mark("too_long", sizes > most)
+        findings.mark("too_long", sizes > max_bytes)
         columns: dict[str, pa.Array] = {}
         for name, kind in self.declared().items():
             columns[name], is_bad = members.typed(names.index(name), kind)
             findings.mark("bad_column", is_bad)
-        written: list[pa.Array | None] = [None, None, None]
+        label_arrays: list[pa.Array | None] = [None, None, None]
         for place, label in enumerate(labels):
             if label:
                 slot = names.index(label)
-                written[place] = members.strings(slot).cast(pa.string())
+                label_arrays[place] = members.strings(slot).cast(pa.string())
                 findings.mark("bad_column", np.isin(members.kinds(slot), (BOOL, NESTED)))
-        kept = findings.codes == 0
-        rows = pa.array(np.flatnonzero(kept))
-        ids, urls, dates = (pick(array, rows, len(block)) for array in written)
+        is_kept = findings.codes == 0
+        rows = pa.array(np.flatnonzero(is_kept))
+        ids, urls, dates = (pick(array, rows, len(block)) for array in label_arrays)
         return SourceBatch(
-            positions=block.positions[kept],
+            positions=block.positions[is_kept],
             texts=pick(texts, rows, len(block)),
             ids=ids,
             columns={name: pick(array, rows, len(block)) for name, array in columns.items()},
             urls=urls,
             dates=dates,
             extra=pick(members.extra(), rows, len(block)) if self.extra else None,
-            rejects=tuple(_rejects(block, findings, texts, sizes, most)),
-            replaced=tuple(np.flatnonzero(members.replaced[kept]).tolist()),
+            rejects=tuple(_rejects(block, findings, texts, sizes, max_bytes)),
+            replaced=tuple(np.flatnonzero(members.replaced[is_kept]).tolist()),
             size_bytes=block.size_bytes,
         )
 
 
 def _rejects(
-    block: RecordBlock, findings: BrokenRules, texts: pa.Array, sizes: Int64s, most: int
+    block: RecordBlock, findings: BrokenRules, texts: pa.Array, sizes: Int64s, max_bytes: int
 ) -> Iterator[Reject]:
     for long in block.too_long:
-        yield Reject(long.position, "too_long", long.size_bytes, most, long.head)
+        yield Reject(long.position, "too_long", long.size_bytes, max_bytes, long.head)
     for row, rule in findings.rows():
         position = int(block.positions[row])
         if rule == "too_long":
             head = utf8(texts).row(row)[:HEAD_BYTES].decode("utf-8", "ignore")
-            yield Reject(position, rule, float(sizes[row]), most, head)
+            yield Reject(position, rule, float(sizes[row]), max_bytes, head)
         elif rule == "bad_column":
             yield Reject(position, rule, text=texts[row].as_py())
         else:
@@ -178,7 +178,7 @@ class Members:
 
     def _parse(self, *, is_plain: bool = False) -> None:
         num, width, size = len(self._starts), len(self._offsets) - 1, len(self._data)
-        self._taken = Taken(
+        self._fields = LineFields(
             texts=np.empty(size, np.uint8),
             text_offsets=np.empty(num + 1, np.int64),
             replaced=np.empty(num, np.bool_),
@@ -188,9 +188,9 @@ class Members:
             spans=np.zeros((num, width, 2), np.int64),
         )
         self.states = parse_lines(
-            self._data, self._starts, self._ends, self._names, self._offsets, is_plain, self._taken
+            self._data, self._starts, self._ends, self._names, self._offsets, is_plain, self._fields
         )
-        self.replaced = self._taken.replaced
+        self.replaced = self._fields.replaced
 
     def _repair(self, odd: Int64s, block: RecordBlock) -> None:
         """Let Python read what the kernel did not, write it plainly, and take that apart."""
@@ -207,11 +207,11 @@ class Members:
 
     def texts(self) -> pa.LargeStringArray:
         """Return the first member, unescaped; empty if it is not a string."""
-        return large_strings(self._taken.text_offsets, self._taken.texts)
+        return large_strings(self._fields.text_offsets, self._fields.texts)
 
     def kinds(self, slot: int) -> Bytes:
         """Return the kinds of one member, (N,)."""
-        return self._taken.kinds[:, slot].copy()
+        return self._fields.kinds[:, slot].copy()
 
     def strings(self, slot: int, kinds: Bytes | None = None) -> pa.LargeStringArray:
         """Return strings, and numbers as they are written; null for the rest.
@@ -229,7 +229,7 @@ class Members:
         return large_strings(offsets, out, ~has_value)
 
     def _spans(self, slot: int) -> Int64s:
-        return np.ascontiguousarray(self._taken.spans[:, slot])
+        return np.ascontiguousarray(self._fields.spans[:, slot])
 
     def typed(self, slot: int, kind: pa.DataType) -> tuple[pa.Array, Bools]:
         """Return a declared column and (N,) which of its values are of another type.
@@ -253,8 +253,8 @@ class Members:
 
     def extra(self) -> pa.Array:
         """Return the members not wanted as JSON objects, null where a line has none."""
-        offsets = self._taken.extra_offsets
-        return large_strings(offsets, self._taken.extra, np.diff(offsets) == 0).cast(pa.string())
+        offsets = self._fields.extra_offsets
+        return large_strings(offsets, self._fields.extra, np.diff(offsets) == 0).cast(pa.string())
 
 
 def _not_utf8(block: RecordBlock) -> Int64s:
@@ -336,20 +336,20 @@ def check_members(paths: Sequence[str], expected: Mapping[str, Wanted]) -> None:
     Raises:
         UsageError: a member is in none of them, or always of another type; or no line is an object.
     """
-    seen = _FirstLines(expected)
+    head = _FirstLines(expected)
     step = max(len(paths) // MAX_FILES, 1)
     for path in paths[::step][:MAX_FILES]:
         for line in _first_lines(path):
-            seen.add(line)
-        if seen.objects and not seen.missing:
+            head.add(line)
+        if head.objects and not head.missing:
             return
-    if seen.lines and not seen.objects:
+    if head.lines and not head.objects:
         raise UsageError(
-            f"{paths[0]}: none of the first {seen.lines} lines is a JSON object. Write one object "
+            f"{paths[0]}: none of the first {head.lines} lines is a JSON object. Write one object "
             "a line, or name another format."
         )
-    for name in seen.missing if seen.objects else ():
-        if problem := seen.problem(name):
+    for name in head.missing if head.objects else ():
+        if problem := head.problem(name):
             raise UsageError(
                 f"{expected[name].parameter}: {paths[0]}: in its first lines {problem}"
             )
@@ -358,11 +358,11 @@ def check_members(paths: Sequence[str], expected: Mapping[str, Wanted]) -> None:
 class _FirstLines:
     """What the first lines of some files hold of the members that are wanted."""
 
-    def __init__(self, wanted: Mapping[str, Wanted]) -> None:
-        self.wanted, self.missing = wanted, dict.fromkeys(wanted)
+    def __init__(self, expected: Mapping[str, Wanted]) -> None:
+        self.expected, self.missing = expected, dict.fromkeys(expected)
         self.lines = self.objects = 0
         self._names: set[str] = set()
-        self._types: dict[str, set[str]] = {name: set() for name in wanted}
+        self._types: dict[str, set[str]] = {name: set() for name in expected}
 
     def add(self, line: bytes) -> None:
         self.lines += 1
@@ -373,7 +373,7 @@ class _FirstLines:
         self._names.update(row)
         for name in list(self.missing):
             value = row.get(name)
-            if _fits(value, self.wanted[name].types):
+            if _fits(value, self.expected[name].types):
                 del self.missing[name]
             elif value is not None:
                 self._types[name].add(_type_name(value))
@@ -381,8 +381,8 @@ class _FirstLines:
     def problem(self, name: str) -> str:
         """Return what is wrong with a member that no line has as it should be."""
         if types := self._types[name]:
-            kinds, needed = " or ".join(sorted(types)), self.wanted[name].type_name
-            return f"{name!r} is always {kinds}, not {needed}. Name another member."
+            kinds, expected_type = " or ".join(sorted(types)), self.expected[name].type_name
+            return f"{name!r} is always {kinds}, not {expected_type}. Name another member."
         if name not in self._names:
             return f"no object has {name!r}. {suggest(name, self._names)}"
         return ""  # it is null in all of them

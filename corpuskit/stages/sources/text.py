@@ -69,7 +69,7 @@ class Text(Source):
         self, pieces: Iterable[tuple[InputFile, Slice]], max_document_bytes: int
     ) -> Iterator[SourceBatch]:
         if self.per == "file":
-            files = (_whole(file, max_document_bytes, self.max_expansion) for file, _ in pieces)
+            files = (_read(file, max_document_bytes, self.max_expansion) for file, _ in pieces)
             for block in join_blocks(files):
                 yield _batch(block, max_document_bytes, is_line=False)
             return
@@ -81,13 +81,13 @@ class Text(Source):
             yield _batch(block, max_document_bytes, is_line=self.per == "line")
 
 
-def _whole(file: InputFile, most: int, max_expansion: int) -> RecordBlock:
+def _read(file: InputFile, max_bytes: int, max_expansion: int) -> RecordBlock:
     """Read a file as one document, in memory bounded by the longest one allowed."""
     with InputStream(file.path, max_expansion=max_expansion) as stream:
-        content = stream.read(most + len(MARK) + 1)
+        content = stream.read(max_bytes + len(MARK) + 1)
         size = len(content)
-        while more := stream.read(SKIP_BYTES):
-            size += len(more)
+        while chunk := stream.read(SKIP_BYTES):
+            size += len(chunk)
         data = np.frombuffer(content, np.uint8)
         starts, ends = np.zeros(1, np.int64), np.array([size], np.int64)
         return RecordBlock(
@@ -95,29 +95,29 @@ def _whole(file: InputFile, most: int, max_expansion: int) -> RecordBlock:
         )
 
 
-def _batch(block: RecordBlock, most: int, *, is_line: bool) -> SourceBatch:
+def _batch(block: RecordBlock, limit: int, *, is_line: bool) -> SourceBatch:
     """Make documents of records, one each, without those that are blank."""
     starts, ends = block.starts.copy(), block.ends.copy()
     trim_records(block.data, starts, ends, is_line)
     sizes = ends - starts
     findings = BrokenRules(("invalid_utf8", "too_long"), len(block))
-    findings.mark("too_long", sizes > most)
+    findings.mark("too_long", sizes > limit)
     findings.mark(None, sizes == 0)
     if not is_utf8(block.data):
         rows = [not is_utf8(block.data[a:b]) for a, b in zip(starts, ends, strict=True)]
         findings.mark("invalid_utf8", np.array(rows, np.bool_))
-    rejects = [Reject(x.position, "too_long", x.size_bytes, most, x.head) for x in block.too_long]
+    rejects = [Reject(x.position, "too_long", x.size_bytes, limit, x.head) for x in block.too_long]
     for row, rule in findings.rows():
         head = block.row(row)[:HEAD_BYTES].decode("utf-8", "replace")
         position = int(block.positions[row])
         if rule == "too_long":
-            rejects.append(Reject(position, rule, float(sizes[row]), most, head))
+            rejects.append(Reject(position, rule, float(sizes[row]), limit, head))
         else:
             rejects.append(Reject(position, rule, text=head))
-    kept = findings.codes == 0
+    is_kept = findings.codes == 0
     return SourceBatch(
-        positions=block.positions[kept],
-        texts=large_strings(*gather_records(block.data, starts[kept], ends[kept])),
+        positions=block.positions[is_kept],
+        texts=large_strings(*gather_records(block.data, starts[is_kept], ends[is_kept])),
         rejects=tuple(rejects),
         size_bytes=block.size_bytes,
     )

@@ -165,12 +165,12 @@ class Warc(WebSource):
         kind = record.fields.get("warc-type", "").lower()
         if kind not in self.records:
             return Reject(record.position, "other_record", text=describe(record))
-        given = record.fields.get("content-type", "")
-        is_http = media_type(given) in {"application/http", ""}
+        content_type = record.fields.get("content-type", "")
+        is_http = media_type(content_type) in {"application/http", ""}
         if kind == "response" and not is_http:
-            return Reject(record.position, "not_html", text=describe(record, given))
+            return Reject(record.position, "not_html", text=describe(record, content_type))
         if kind == "resource":
-            response: Response | None = Response(0, {"content-type": given}, record.body)
+            response: Response | None = Response(0, {"content-type": content_type}, record.body)
         else:
             response = parse_response(record.body)
         if response is None:
@@ -181,9 +181,9 @@ class Warc(WebSource):
         return self._page(record, response)
 
     def _page(self, record: ArchiveRecord, response: Response) -> PageDraft | Reject:
-        given = response.fields.get("content-type", "")
+        content_type = response.fields.get("content-type", "")
         identified = record.fields.get("warc-identified-payload-type", "")
-        kind = media_type(given) or media_type(identified)
+        kind = media_type(content_type) or media_type(identified)
         if (kind and kind not in self.content_types) or self._is_vetoed(media_type(identified)):
             text = describe(record, kind, media_type(identified))
             return Reject(record.position, "not_html", text=text)
@@ -198,7 +198,7 @@ class Warc(WebSource):
         binary = magic(body)
         if binary or not (kind or _begins_as_html(body)):
             return Reject(record.position, "not_html", text=describe(record, kind, binary))
-        return PageDraft(record, body, charset(given), kind, response.status)
+        return PageDraft(record, body, charset(content_type), kind, response.status)
 
     def _is_vetoed(self, identified: str) -> bool:
         """Return whether a crawler found content that is neither text nor markup."""
@@ -218,10 +218,10 @@ class Warc(WebSource):
         pages = [HtmlPage(draft.content, draft.label) for draft in drafts]
         return [self._finished(page, max_document_bytes) for page in extract_pages(pages, settings)]
 
-    def _finished(self, page: Extracted, most: int) -> Finished:
+    def _finished(self, page: Extracted, max_bytes: int) -> Finished:
         nan = float("nan")
-        if len(page.text) > most:
-            return Finished(b"", "too_long", len(page.text), most)
+        if len(page.text) > max_bytes:
+            return Finished(b"", "too_long", len(page.text), max_bytes)
         bound = self.page_seconds if page.rule == "extraction_timeout" else nan
         return Finished(
             page.text, page.rule, nan, bound, page.note, page.is_repaired, page.is_all_text

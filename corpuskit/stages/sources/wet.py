@@ -63,10 +63,10 @@ class Wet(WebSource):
         return [_finish(draft, max_document_bytes) for draft in drafts]
 
 
-def _finish(draft: PageDraft, most: int) -> Finished:
+def _finish(draft: PageDraft, max_bytes: int) -> Finished:
     content = draft.content.removeprefix(MARK)
-    if len(content) > most:
-        return Finished(b"", "too_long", len(content), most)
+    if len(content) > max_bytes:
+        return Finished(b"", "too_long", len(content), max_bytes)
     try:
         text = content.decode()
     except UnicodeDecodeError:

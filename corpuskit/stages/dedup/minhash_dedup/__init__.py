@@ -210,14 +210,14 @@ class MinhashDedup(schemes.Signing, ClusterStage):
         if pass_name == "sign":
             # At 112 of them, permutations are half of it.
             speed = _SIGN_SPEEDS[self.scheme] / (0.5 + self.bands * self.rows / 224)
-            held = 70 * self.bands * volume.cell_documents
+            memory = 70 * self.bands * volume.cell_documents
             disk = 17 * rows + rows // 16
             if not self.index:
-                return Cost(volume.text_bytes / speed, unit_bytes=held, disk_bytes=disk)
+                return Cost(volume.text_bytes / speed, unit_bytes=memory, disk_bytes=disk)
             sets = cost_of_verify(volume, "gather", 1.0)
-            held = max(held, sets.unit_bytes)
+            memory = max(memory, sets.unit_bytes)
             seconds = volume.text_bytes / speed + sets.cpu_seconds
-            return Cost(seconds, unit_bytes=held, disk_bytes=disk + sets.disk_bytes)
+            return Cost(seconds, unit_bytes=memory, disk_bytes=disk + sets.disk_bytes)
         if pass_name in {"route_bands", "edges"}:
             return self.cost_of_hashes(volume, pass_name, rows, 17)
         if pass_name == "cluster" or pass_name.startswith("join_"):
@@ -300,7 +300,7 @@ class MinhashDedup(schemes.Signing, ClusterStage):
     def gather_cell(self, context: PassContext) -> None:
         """Write the shingle sets of the documents that bands have joined."""
         unit = context.unit
-        file = _routing.merged(context, _COMPONENTS) if self.rounds else _COMPONENTS
+        file = _routing.merged_file(context, _COMPONENTS) if self.rounds else _COMPONENTS
         rows = context.read_shuffle(file, unit.low, unit.high, COMPONENTS)
         if rows.num_rows:
             rows = rows.sort_by("key")  # ranges of hashes have written them
@@ -340,7 +340,7 @@ class MinhashDedup(schemes.Signing, ClusterStage):
         for view in context.read(*sorted({"text", *self.needs()}), keys=keys):
             rows = np.flatnonzero(np.isin(view.keys, keys))
             if len(rows):
-                part = view.select(rows)
-                priorities = self.priorities(part) if self.has_priorities() else None
-                groups = None if self.one_per is None else scope_hashes(part, self.one_per)
-                yield ShingleSets(part.keys, priorities, *schemes.shingles(part, self), groups)
+                batch = view.select(rows)
+                priorities = self.priorities(batch) if self.has_priorities() else None
+                groups = None if self.one_per is None else scope_hashes(batch, self.one_per)
+                yield ShingleSets(batch.keys, priorities, *schemes.shingles(batch, self), groups)

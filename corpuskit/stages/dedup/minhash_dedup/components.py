@@ -84,7 +84,7 @@ def passes(stage: Joining) -> tuple[Pass, ...]:
 
 
 def read_by_cluster(stage: Joining) -> tuple[str, ...]:
-    """Return the shuffle files that nobody reads after `cluster`."""
+    """Return the shuffle files that no pass reads after `cluster`."""
     return tuple(_links(number) for number in range(stage.rounds + 1))
 
 
@@ -109,35 +109,35 @@ def join_range(_stage: Joining, number: int, context: PassContext) -> None:
     """Link what the documents of a range reach to the smallest of it."""
     unit = context.unit
     rows = context.read_shuffle(_links(number - 1), unit.low, unit.high, LINKS)
-    own, others = numbers(rows.column("key")), numbers(rows.column("other"))
-    nodes, roots = connect(own, others)
-    reached = roots[np.searchsorted(nodes, own)]
-    num_open = np.count_nonzero((others != reached) & (own != reached))
+    keys, linked = numbers(rows.column("key")), numbers(rows.column("other"))
+    nodes, roots = connect(keys, linked)
+    roots_of_keys = roots[np.searchsorted(nodes, keys)]
+    num_open = np.count_nonzero((linked != roots_of_keys) & (keys != roots_of_keys))
     # Before the first round, a document's range has not seen the larger ones that it is linked to.
-    context.count(_OPEN, len(own) if number == 1 else int(num_open))
-    del rows, own, others, reached
+    context.count(_OPEN, len(keys) if number == 1 else int(num_open))
+    del rows, keys, linked, roots_of_keys
     inner = nodes != roots
     nodes, roots = nodes[inner], roots[inner]
-    keys = np.concatenate([nodes, roots])
-    columns = {"at": spread(keys), "key": keys, "other": np.concatenate([roots, nodes])}
+    both = np.concatenate([nodes, roots])
+    columns = {"at": spread(both), "key": both, "other": np.concatenate([roots, nodes])}
     context.write_shuffle("links", columns)
 
 
 def cut_cluster(stage: Joining, plan: PassPlan) -> list[Unit]:
-    """Return one unit that joins what is left to join; ranges where all is joined.
+    """Return one unit that joins the remaining links; ranges where none remain.
 
     Raises:
-        TaskError: what is left does not fit the memory of a task.
+        TaskError: the remaining links do not fit the memory of a task.
     """
     last = _last_round(stage, plan)
     if last and not plan.counters(f"join_{last}")[_OPEN]:
         return _ranges(plan, last)
     needed = _task_bytes(stage, plan, last)
     if needed > plan.memory_bytes:
-        left = f" after {last} rounds" if last else ""
+        note = f" after {last} rounds" if last else ""
         raise TaskError(
-            f"{stage.stage_name()}.cluster: up to {_most_nodes(stage, plan, last):,} near "
-            f"duplicates joined by {_rows(plan, last):,} edges{left} need {needed:,} bytes in one "
+            f"{stage.stage_name()}.cluster: up to {_max_nodes(stage, plan, last):,} near "
+            f"duplicates joined by {_rows(plan, last):,} edges{note} need {needed:,} bytes in one "
             f"task, which may use {plan.memory_bytes:,}. "
             f"Set rounds to {max(2 * last, 8)}, or task_memory_bytes to {needed} or more."
         )
@@ -166,12 +166,12 @@ def cost(stage: Joining, volume: Volume, pass_name: str) -> Cost:
     """Return what `cluster` or a round needs."""
     clustered = int(volume.documents * CLUSTERED)
     links = clustered * _EDGES
-    held = links * _EDGE_BYTES + clustered * _node_bytes(stage)
+    memory = links * _EDGE_BYTES + clustered * _node_bytes(stage)
     written = clustered * (44 if stage.verify is None else 16)
-    is_cut = stage.rounds > 0 and held > volume.task_memory_bytes
+    is_cut = stage.rounds > 0 and memory > volume.task_memory_bytes
     if pass_name == "cluster" and not is_cut:
         return Cost(
-            clustered / 2e6, unit_bytes=held, disk_bytes=written, units=1, must_fit=True,
+            clustered / 2e6, unit_bytes=memory, disk_bytes=written, units=1, must_fit=True,
             advice="rounds of minhash_dedup to 8, or ",
         )  # fmt: skip
     number = int(pass_name.removeprefix("join_")) if pass_name != "cluster" else 0
@@ -198,14 +198,14 @@ def _last_round(stage: Joining, plan: PassPlan | PassContext) -> int:
 
 def _task_bytes(stage: Joining, plan: PassPlan, number: int) -> int:
     """Return the memory of one task that joins all links of a round."""
-    num_nodes = _most_nodes(stage, plan, number)
+    num_nodes = _max_nodes(stage, plan, number)
     return _rows(plan, number) * _EDGE_BYTES + num_nodes * _node_bytes(stage)
 
 
-def _most_nodes(stage: Joining, plan: PassPlan, number: int) -> int:
+def _max_nodes(stage: Joining, plan: PassPlan, number: int) -> int:
     """Return a bound of the documents that have links."""
-    most = 2 * _rows(plan, number)
-    return most if stage.against else min(most, plan.counters("sign").get("signed", 0))
+    max_nodes = 2 * _rows(plan, number)
+    return max_nodes if stage.against else min(max_nodes, plan.counters("sign").get("signed", 0))
 
 
 def _node_bytes(stage: Joining) -> int:

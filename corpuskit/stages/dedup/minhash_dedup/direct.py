@@ -55,9 +55,9 @@ def direct_clusters(
         is_grouped: of each group in a cluster, one document stays, too.
     """
     if len(piece.blocks) == 1:
-        whole = read_sets(context, piece, piece.blocks)
-        stars = _Stars([whole], bounds)
-        stars.hold(stars.rows_of(whole))
+        every_set = read_sets(context, piece, piece.blocks)
+        stars = _Stars([every_set], bounds)
+        stars.hold(stars.rows_of(every_set))
         return stars.clusters(is_grouped=is_grouped)
 
     def read() -> Iterator[ReadSets]:
@@ -65,13 +65,13 @@ def direct_clusters(
 
     stars = _Stars(read(), bounds)
     is_settled = np.zeros(len(stars.owners), np.bool_)
-    for chunk in stars.cut(context.memory_bytes):
-        is_mine = np.zeros(len(stars.owners), np.bool_)
-        is_mine[chunk] = True
-        mine = _joined(stars.chosen(sets, is_mine) for sets in read())
+    for chunk in stars.chunks(context.memory_bytes):
+        is_in_chunk = np.zeros(len(stars.owners), np.bool_)
+        is_in_chunk[chunk] = True
+        chunk_sets = _concatenate(stars.select(sets, is_in_chunk) for sets in read())
         for sets in read() if is_settled.any() else ():
-            stars.hold(_joined([mine, stars.chosen(sets, is_settled)]), is_settled)
-        stars.hold(mine)
+            stars.hold(_concatenate([chunk_sets, stars.select(sets, is_settled)]), is_settled)
+        stars.hold(chunk_sets)
         is_settled[chunk] = stars.holders[chunk] < 0
     return stars.clusters(is_grouped=is_grouped)
 
@@ -102,8 +102,8 @@ class _Stars:
             owners[order], return_index=True, return_inverse=True
         )
         self.sizes = sizes[order][first]
-        wanted = np.where(self.keys < 0, np.uint64(0), self.priorities)
-        documents = np.lexsort((self.keys, wanted, self.keys >= 0))
+        sort_priorities = np.where(self.keys < 0, np.uint64(0), self.priorities)
+        documents = np.lexsort((self.keys, sort_priorities, self.keys >= 0))
         _, self.places = np.unique(self.sets[documents], return_index=True)
         self.stays = self.keys[documents[self.places]] < 0
         self.holders = np.full(len(self.owners), -1)
@@ -120,15 +120,15 @@ class _Stars:
             rows[np.argsort(self.places[sets.numbers[rows]])], self.bounds,
             stays=(sets.numbers >= 0) & stays[sets.numbers], decides_all=is_settled is None,
         )  # fmt: skip
-        held = np.flatnonzero(holders >= 0)
-        numbers, found = sets.numbers[held], sets.numbers[holders[held]]
+        rows_held = np.flatnonzero(holders >= 0)
+        numbers, holder_sets = sets.numbers[rows_held], sets.numbers[holders[rows_held]]
         # Of the holders in several blocks, the first one in the order counts.
-        before = np.where(
+        best_place = np.where(
             self.holders[numbers] < 0, len(self.keys), self.places[self.holders[numbers]]
         )
-        is_first = self.places[found] < before
-        self.holders[numbers[is_first]] = found[is_first]
-        self.shared[numbers[is_first]] = shared[held[is_first]]
+        is_first = self.places[holder_sets] < best_place
+        self.holders[numbers[is_first]] = holder_sets[is_first]
+        self.shared[numbers[is_first]] = shared[rows_held[is_first]]
 
     def clusters(self, *, is_grouped: bool) -> Verified:
         """Return the clusters; each document's similarity to its survivor, and what it loses."""
@@ -137,30 +137,30 @@ class _Stars:
         np.minimum.at(names, centers[self.sets], self.keys)
         groups = self.groups if is_grouped else None
         ranked = rank(self.keys, names[centers[self.sets]], self.priorities, groups)
-        own = self.sets[np.searchsorted(self.keys, ranked.keys)]
-        sizes, others = self.sizes[own], self.sizes[centers[own]]
-        shared = np.where(self.holders[own] < 0, sizes, self.shared[own])
-        return Verified(ranked, shared / (sizes + others - shared), (sizes - shared) / sizes)
+        sets = self.sets[np.searchsorted(self.keys, ranked.keys)]
+        sizes, center_sizes = self.sizes[sets], self.sizes[centers[sets]]
+        shared = np.where(self.holders[sets] < 0, sizes, self.shared[sets])
+        return Verified(ranked, shared / (sizes + center_sizes - shared), (sizes - shared) / sizes)
 
-    def cut(self, memory_bytes: int) -> Iterator[Int64s]:
+    def chunks(self, memory_bytes: int) -> Iterator[Int64s]:
         """Yield sets in order, as many at a time as fit beside a block."""
         order = np.argsort(self.places)
         set_bytes = 2 * (self.sizes[order] * (READ_BYTES + LINK_BYTES) + ROW_BYTES)
         ends = np.cumsum(set_bytes)
-        most = min(memory_bytes, MOST_SHINGLES * LINK_BYTES)
+        max_bytes = min(memory_bytes, MOST_SHINGLES * LINK_BYTES)
         begin = 0
         while begin < len(order):
-            end = int(np.searchsorted(ends, ends[begin] - set_bytes[begin] + most, "right"))
+            end = int(np.searchsorted(ends, ends[begin] - set_bytes[begin] + max_bytes, "right"))
             yield order[begin : max(end, begin + 1)]
             begin = max(end, begin + 1)
 
     def rows_of(self, sets: ReadSets) -> _PieceSets:
         """Return all sets that were read."""
         numbers = np.full(len(sets.keys), -1)
-        numbers[sets.kept] = np.searchsorted(self.owners, sets.keys[sets.kept])
+        numbers[sets.firsts] = np.searchsorted(self.owners, sets.keys[sets.firsts])
         return _PieceSets(numbers, sets.components.view(np.int64), sets.offsets, sets.hashes)
 
-    def chosen(self, sets: ReadSets, is_chosen: Bools) -> _PieceSets:
+    def select(self, sets: ReadSets, is_chosen: Bools) -> _PieceSets:
         """Return some of the sets that were read, and nothing of the others."""
         numbers, components, offsets, hashes = self.rows_of(sets)
         rows = (numbers >= 0) & is_chosen[numbers]
@@ -170,9 +170,9 @@ class _Stars:
         return _PieceSets(numbers[rows], components[rows], bounds, hashes)
 
 
-def _joined(parts: Iterable[_PieceSets]) -> _PieceSets:
+def _concatenate(pieces: Iterable[_PieceSets]) -> _PieceSets:
     """Return sets one after the other."""
-    numbers, components, offsets, hashes = zip(*parts, strict=True)
+    numbers, components, offsets, hashes = zip(*pieces, strict=True)
     sizes = np.concatenate([np.diff(bounds) for bounds in offsets])
     return _PieceSets(
         np.concatenate(numbers), np.concatenate(components),

@@ -127,15 +127,15 @@ def sign(view: View, stage: Signing, *, values: bool = False) -> Signatures:
     making = _Making(stage)
     keys = np.zeros((view.num_docs, stage.bands), np.uint64)
     signed = np.zeros(view.num_docs, np.bool_)
-    kept = making.room(view.num_docs if values else 0)
+    signatures = making.room(view.num_docs if values else 0)
     for first, last in _blocks(view.text.offsets):
         text = Utf8(view.text.offsets[first : last + 1], view.text.data)
         bounds, hashes = _ngram_hashes(text, stage)
-        out = kept[first:last] if values else making.room(last - first)
+        out = signatures[first:last] if values else making.room(last - first)
         making.fill(bounds, hashes, out)
         keys[first:last] = minhash.keys_of_bands(out.view(np.uint8), stage.bands)
         signed[first:last] = np.diff(bounds) > 0
-    return Signatures(keys, signed, kept if values else None)
+    return Signatures(keys, signed, signatures if values else None)
 
 
 def _blocks(offsets: Int64s) -> list[tuple[int, int]]:
@@ -182,8 +182,8 @@ def _ngram_hashes(text: Utf8, stage: Signing) -> tuple[Int64s, Uint64s]:
     words = splitter("spacy", stage.language)(*simplify_texts(*text))
     lexicon = words.lexicon
     starts, data = join_words(words.offsets, words.tokens, lexicon.starts, lexicon.data)
-    joined = JoinedWords(words.offsets, starts, data)
-    return hash_ngrams(joined, stage.ngram, function, precision, keeps_short=False)
+    strings = JoinedWords(words.offsets, starts, data)
+    return hash_ngrams(strings, stage.ngram, function, precision, keeps_short=False)
 
 
 def shingles(view: View, stage: Signing) -> tuple[Int64s, Uint64s]:

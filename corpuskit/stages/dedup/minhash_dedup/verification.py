@@ -24,7 +24,7 @@ from corpuskit.kernels.hashing import hash_texts
 from corpuskit.kernels.singlelink import LINK_BYTES, similarities, single_link
 from corpuskit.kernels.unionfind import connect, first_of_group
 from corpuskit.stage import Cost, PassContext, PassPlan, Unit, Volume
-from corpuskit.stages._routing import cost_of_route, merged, range_units, ranges_if_many
+from corpuskit.stages._routing import cost_of_route, merged_file, range_units, ranges_if_many
 from corpuskit.stages.dedup._cluster_stage import CLUSTERED, Ranked, rank, write_clusters
 
 if TYPE_CHECKING:
@@ -51,36 +51,36 @@ MOST_SHINGLES = 1 << 31
 
 def cut_routes_to_verify(plan: PassPlan) -> list[Unit]:
     """Return groups of cells in ranges of components where there are very many, else none."""
-    row_bytes = _needed(plan) // max(plan.counters("gather").get("gathered", 0), 1)
+    row_bytes = _read_bytes(plan) // max(plan.counters("gather").get("gathered", 0), 1)
     return ranges_if_many(plan, "gather/sets", cut_verify(plan), row_bytes)
 
 
-def _needed(plan: PassPlan) -> int:
-    counted = plan.counters("gather")
-    return counted.get("shingles", 0) * READ_BYTES + counted.get("gathered", 0) * ROW_BYTES
+def _read_bytes(plan: PassPlan) -> int:
+    counters = plan.counters("gather")
+    return counters.get("shingles", 0) * READ_BYTES + counters.get("gathered", 0) * ROW_BYTES
 
 
 def cut_verify(plan: PassPlan) -> list[Unit]:
     """Return ranges of components that a task can hold; a component is never divided."""
-    needed = _needed(plan)
+    needed_bytes = _read_bytes(plan)
     # Components are large and small, so half of the memory is for what is above average.
-    return range_units(max(-(-2 * needed // plan.memory_bytes), 1))
+    return range_units(max(-(-2 * needed_bytes // plan.memory_bytes), 1))
 
 
 def cost_of_verify(volume: Volume, pass_name: str, share: float = CLUSTERED) -> Cost:
     """Return what `gather` and `verify` need if bands join a share of all documents."""
     shingles = int(volume.text_bytes * share / TEXT_BYTES)
     if pass_name == "gather":
-        held = int(volume.cell_bytes * share / TEXT_BYTES) * 24
+        memory = int(volume.cell_bytes * share / TEXT_BYTES) * 24
         seconds = volume.text_bytes / 400e6 + shingles / 20e6
-        return Cost(seconds, unit_bytes=held, disk_bytes=9 * shingles)
+        return Cost(seconds, unit_bytes=memory, disk_bytes=9 * shingles)
     documents = int(volume.documents * share)
-    needed = shingles * READ_BYTES + documents * ROW_BYTES
-    units = max(-(-2 * needed // volume.task_memory_bytes), 1)
+    size_needed = shingles * READ_BYTES + documents * ROW_BYTES
+    units = max(-(-2 * size_needed // volume.task_memory_bytes), 1)
     if pass_name == "route_sets":
-        return cost_of_route(volume, units, needed, shingles / 30e6, 9 * shingles)
+        return cost_of_route(volume, units, size_needed, shingles / 30e6, 9 * shingles)
     return Cost(
-        shingles / 30e6 + documents / 1e6, unit_bytes=min(needed, volume.task_memory_bytes),
+        shingles / 30e6 + documents / 1e6, unit_bytes=min(size_needed, volume.task_memory_bytes),
         disk_bytes=48 * documents, units=units,
     )  # fmt: skip
 
@@ -135,7 +135,7 @@ class Components:
 def _cut_pieces(context: PassContext) -> list[Components]:
     """Cut this unit's range into pieces that fit into memory."""
     unit = context.unit
-    run = merged(context, "gather/sizes", "gather/sets")
+    run = merged_file(context, "gather/sizes", "gather/sets")
     rows = context.read_shuffle(run, unit.low, unit.high, SIZES)
     components, group = np.unique(numbers(rows.column("component")), return_inverse=True)
     documents = np.bincount(group, numbers(rows.column("documents"))).astype(np.int64).tolist()
@@ -174,23 +174,23 @@ def _cut_blocks(context: PassContext, component: int) -> tuple[Producers, ...]:
         TaskError: the documents of one cell don't.
     """
     blocks: list[Producers] = []
-    held_bytes = held = 0
+    block_bytes = shingles = 0
     for producer in range(len(context.parts("gather/sizes"))):
         cell = (producer, producer + 1)
         rows = context.read_shuffle("gather/sizes", component, component + 1, SIZES, cell)
         size = int(numbers(rows.column("shingles")).sum())
-        read = size * READ_BYTES + int(numbers(rows.column("documents")).sum()) * ROW_BYTES
-        if _too_large(2 * read, 2 * size, context.memory_bytes):
-            needed = 2 * (read + size * LINK_BYTES)
+        memory = size * READ_BYTES + int(numbers(rows.column("documents")).sum()) * ROW_BYTES
+        if _too_large(2 * memory, 2 * size, context.memory_bytes):
+            needed = 2 * (memory + size * LINK_BYTES)
             raise TaskError(
                 f"{context.label}.verify: near duplicates of one cell that bands join need "
                 f"{needed:,} bytes to be compared in one task, which may use "
                 f"{context.memory_bytes:,}. Set task_memory_bytes to {needed} or more."
             )
-        held_bytes, held = held_bytes + read, held + size
-        if not blocks or _too_large(2 * held_bytes, 2 * held, context.memory_bytes):
+        block_bytes, shingles = block_bytes + memory, shingles + size
+        if not blocks or _too_large(2 * block_bytes, 2 * shingles, context.memory_bytes):
             blocks.append(cell)
-            held_bytes, held = read, size
+            block_bytes, shingles = memory, size
         else:
             blocks[-1] = (blocks[-1][0], producer + 1)
     return tuple(blocks)
@@ -201,7 +201,8 @@ class ReadSets(NamedTuple):
 
     Attributes:
         groups: of which `one_per` keeps one document each.
-        twins: for each row the first one with the same set, which is itself for `kept` ones.
+        twins: for each row the first one with the same set.
+        firsts: the rows that are their own twin.
     """
 
     keys: Int64s
@@ -209,7 +210,7 @@ class ReadSets(NamedTuple):
     groups: Uint64s
     components: Uint64s
     twins: Int64s
-    kept: Int64s
+    firsts: Int64s
     offsets: Int64s
     hashes: Uint64s
 
@@ -239,30 +240,30 @@ class _Labels:
             self.labels = np.concatenate([self.labels, sets.keys])[order]
             self._link(sets, is_new=True)
             del sets, keys, order
-            for before in self.piece.blocks[:number]:
+            for earlier in self.piece.blocks[:number]:
                 if (self.labels != self.labels[0]).any():
-                    self._link(self._sets([before, block]), is_new=False)
+                    self._link(self._sets([earlier, block]), is_new=False)
 
     def ranked(self) -> tuple[Ranked, Float64s]:
         """Return clustered documents, and the similarity of each to its survivor."""
         ranked = rank(self.keys, self.labels, self.priorities)
-        known = np.where(ranked.ranks == 0, 1.0, np.nan)
+        values = np.where(ranked.ranks == 0, 1.0, np.nan)
         blocks = self.piece.blocks
         for number, block in enumerate(blocks):
-            for before in blocks[: number + 1]:
-                pair = [block] if before == block else [before, block]
-                _compare(self._sets(pair), ranked, known)
-        return ranked, known
+            for earlier in blocks[: number + 1]:
+                pair = [block] if earlier == block else [earlier, block]
+                _compare(self._sets(pair), ranked, values)
+        return ranked, values
 
     def _link(self, sets: ReadSets, *, is_new: bool) -> None:
         labels = self.labels[np.searchsorted(self.keys, sets.keys)]
         parents = single_link(
             sets.components.view(np.int64), sets.offsets, sets.hashes, self.threshold,
-            rows=sets.kept, labels=None if is_new else labels,
+            rows=sets.firsts, labels=None if is_new else labels,
         )  # fmt: skip
-        others = labels[parents[sets.twins]]
-        apart = np.flatnonzero(labels != others)
-        nodes, roots = connect(labels[apart], others[apart])
+        linked = labels[parents[sets.twins]]
+        is_linked = np.flatnonzero(labels != linked)
+        nodes, roots = connect(labels[is_linked], linked[is_linked])
         if len(nodes):
             at = np.minimum(np.searchsorted(nodes, self.labels), len(nodes) - 1)
             self.labels = np.where(nodes[at] == self.labels, roots[at], self.labels)
@@ -275,22 +276,22 @@ class _Labels:
         return self.read[1]
 
 
-def _compare(sets: ReadSets, ranked: Ranked, known: Float64s) -> None:
+def _compare(sets: ReadSets, ranked: Ranked, values: Float64s) -> None:
     """Fill in the similarity of documents to survivors where both are among the sets."""
     order = np.argsort(sets.keys)
     ends = []
     for keys in (ranked.keys, ranked.survivors):
         at = order[np.minimum(np.searchsorted(sets.keys, keys, sorter=order), len(order) - 1)]
         ends.append(np.where(sets.keys[at] == keys, sets.twins[at], -1))
-    pairs = np.flatnonzero((ends[0] >= 0) & (ends[1] >= 0) & np.isnan(known))
-    known[pairs] = similarities(sets.offsets, sets.hashes, ends[0][pairs], ends[1][pairs])
+    pairs = np.flatnonzero((ends[0] >= 0) & (ends[1] >= 0) & np.isnan(values))
+    values[pairs] = similarities(sets.offsets, sets.hashes, ends[0][pairs], ends[1][pairs])
 
 
 def read_sets(
     context: PassContext, piece: Components, blocks: Sequence[Producers | None]
 ) -> ReadSets:
     """Read the shingle sets of some components, all or of some cells."""
-    run = merged(context, "gather/sets") if blocks == [None] else "gather/sets"
+    run = merged_file(context, "gather/sets") if blocks == [None] else "gather/sets"
     rows = pa.concat_tables(
         context.read_shuffle(run, piece.low, piece.high, SETS, block) for block in blocks
     )
@@ -304,8 +305,8 @@ def read_sets(
     is_stored = np.flatnonzero(stored == np.arange(len(keys)))
     first = first_twins(components, keys, offsets, hashes, is_stored)
     twins = first[stored]
-    kept = np.flatnonzero(twins == np.arange(len(keys)))
-    return ReadSets(keys, priorities, groups, components, twins, kept, offsets, hashes)
+    representatives = np.flatnonzero(twins == np.arange(len(keys)))
+    return ReadSets(keys, priorities, groups, components, twins, representatives, offsets, hashes)
 
 
 # ---------------------------------------------------------------- shingle sets
@@ -409,10 +410,10 @@ def read_index(index: Reference, low: int, high: int, documents: Int64s) -> Iter
     """Yield the sets of some documents of a reference run; keys are moved below zero."""
     rows = index.read("sets", low - index.shift, high - index.shift, _INDEX)
     keys = numbers(rows.column("key")) + np.int64(index.shift)
-    chosen = np.isin(keys, documents)
-    if chosen.any():
-        rows = rows.filter(pa.array(chosen)).combine_chunks()
-        yield ShingleSets(keys[chosen], None, *as_hashes(rows.column("shingles")))
+    is_requested = np.isin(keys, documents)
+    if is_requested.any():
+        rows = rows.filter(pa.array(is_requested)).combine_chunks()
+        yield ShingleSets(keys[is_requested], None, *as_hashes(rows.column("shingles")))
 
 
 def _concatenated(

@@ -155,7 +155,7 @@ class SubstringDedup(Search, GlobalStage):
             if self.action != "annotate":
                 keep[at] = ~self._decide(context, view, spans, repeated)
             cuts.append(ByteSpans(at[spans.rows], spans.starts, spans.ends))
-        rows, starts, ends = (np.concatenate(parts) for parts in zip(*cuts, strict=True))
+        rows, starts, ends = (np.concatenate(arrays) for arrays in zip(*cuts, strict=True))
         lists = span_lists(rows, starts, ends, len(keys))
         if self.action == "annotate":
             context.write_sidecar(keep, {"spans": lists, "duplicated_ratio": pa.array(ratios)})
@@ -183,9 +183,9 @@ class SubstringDedup(Search, GlobalStage):
             values = sizes - repeated
             is_dropped = has_spans & (values < self.min_document)
             rule = "too_little_left"
-            stays = np.flatnonzero(has_spans & ~is_dropped)
+            kept_rows = np.flatnonzero(has_spans & ~is_dropped)
             counts = np.bincount(spans.rows, minlength=len(sizes)).astype(np.float64)
-            self._add_ledger(context, view, spans, "repeated_substring", stays, counts)
+            self._add_ledger(context, view, spans, "repeated_substring", kept_rows, counts)
         else:
             values = repeated / np.maximum(sizes, 1)
             is_dropped, rule = has_spans & (values > self.max_ratio), "repeated_share"

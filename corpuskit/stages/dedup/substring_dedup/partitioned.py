@@ -95,7 +95,7 @@ cells have for them first is to write contexts, most of what is written, once mo
 
 def passes(search: Search) -> tuple[Pass, ...]:
     """Return all passes but the last, which asks for `cell_spans`."""
-    fingerprints, contexts, held = "winnow/fingerprints", "gather/contexts", context_bytes(search)
+    fingerprints, contexts, size = "winnow/fingerprints", "gather/contexts", context_bytes(search)
     places, windows = "count/places", "compare/windows"
 
     def merge(run: str, schema: pa.Schema, units: Callable[[PassPlan], list[Unit]]) -> Pass:
@@ -126,11 +126,11 @@ def passes(search: Search) -> tuple[Pass, ...]:
             partial(gather_cell, search),
             done_with=("winnow/fingerprints", "count/", "recount/", "route_places/"),
         ),
-        merge(contexts, CONTEXTS, partial(_routes_to_ranges, contexts, held)),
+        merge(contexts, CONTEXTS, partial(_routes_to_ranges, contexts, size)),
         Pass(
             "compare",
             partial(compare_range, search),
-            partial(_ranges, contexts, held),
+            partial(_ranges, contexts, size),
             done_with=("gather/contexts", "route_contexts/"),
         ),
         merge(windows, WINDOWS, partial(_routes_to_cells, windows)),
@@ -143,7 +143,7 @@ def _ranges(run: str, row_bytes: int, plan: PassPlan) -> list[Unit]:
 
 
 def _refined_ranges(plan: PassPlan) -> list[Unit]:
-    """Return ranges of hashes of windows of which a task can hold one; none if there are none."""
+    """Return ranges of window hashes, each small enough for a task; [] without refined rows."""
     rows = sum(part.rows for run in REFINED for part in plan.parts(run))
     return _routing.range_units(-(-rows // max(plan.memory_bytes // ROW_BYTES, 1))) if rows else []
 
@@ -172,26 +172,26 @@ def cost(search: Search, volume: Volume, pass_name: str) -> Cost:
     """Return what one of `passes` needs."""
     has_bytes = search.tokenizer is None
     width = np.dtype(symbol_type(search)).itemsize
-    apart = max((search.window - gram_size(search.window)) // 2, 1)
-    rows = volume.text_bytes // (1 if has_bytes else 4) // apart
+    spacing = max((search.window - gram_size(search.window)) // 2, 1)
+    rows = volume.text_bytes // (1 if has_bytes else 4) // spacing
     contexts = int(rows * _DISTINCT)
-    size = (search.window + apart) * width + 29
+    size = (search.window + spacing) * width + 29
     in_cell = volume.cell_bytes / max(volume.text_bytes, 1)
     reading = volume.text_bytes / (300e6 if has_bytes else 2.2e6)
     if pass_name == "winnow":
-        held = (64 << 20) + int(in_cell * rows * 100)
-        return Cost(reading + volume.text_bytes / 160e6, unit_bytes=held, disk_bytes=24 * rows)
+        memory = (64 << 20) + int(in_cell * rows * 100)
+        return Cost(reading + volume.text_bytes / 160e6, unit_bytes=memory, disk_bytes=24 * rows)
     if pass_name == "count":
         disk = int(24 * rows * _REPEATED)
         return _routing.cost_of_ranges(volume, rows, ROW_BYTES, rows / 7e6, disk)
     if pass_name == "gather":
         cpu = reading + rows * _REPEATED / 1.5e6
-        held = 2 * width * volume.cell_bytes + int(in_cell * rows * _REPEATED * 150)
-        held += int(in_cell * 2 * contexts * size)
-        return Cost(cpu, unit_bytes=held, disk_bytes=contexts * size)
+        memory = 2 * width * volume.cell_bytes + int(in_cell * rows * _REPEATED * 150)
+        memory += int(in_cell * 2 * contexts * size)
+        return Cost(cpu, unit_bytes=memory, disk_bytes=contexts * size)
     if pass_name == "compare":
-        held = context_bytes(search)
-        return _routing.cost_of_ranges(volume, contexts, held, contexts / 0.6e6, 4 * contexts)
+        memory = context_bytes(search)
+        return _routing.cost_of_ranges(volume, contexts, memory, contexts / 0.6e6, 4 * contexts)
     return _cost_of_routes(volume, pass_name, rows, contexts, size)
 
 
@@ -200,23 +200,23 @@ def _cost_of_routes(volume: Volume, pass_name: str, rows: int, contexts: int, si
 
     Nothing for hot fingerprints, whose number is unknown.
     """
-    counted = _routing.num_ranges(volume, rows, ROW_BYTES)
-    compared = _routing.num_ranges(volume, contexts, size * 2 + 200)
+    count_ranges = _routing.num_ranges(volume, rows, ROW_BYTES)
+    compare_ranges = _routing.num_ranges(volume, contexts, size * 2 + 200)
     repeated = int(rows * _REPEATED)
     routes = {
-        "route_fingerprints": (rows, 24, counted, _MAX_OPENS),
-        "route_places": (repeated, 24, counted, _routing.MAX_OPENS),
-        "route_contexts": (contexts, size, compared, _MAX_OPENS),
-        "route_windows": (contexts // 2, 14, compared, _routing.MAX_OPENS),
+        "route_fingerprints": (rows, 24, count_ranges, _MAX_OPENS),
+        "route_places": (repeated, 24, count_ranges, _routing.MAX_OPENS),
+        "route_contexts": (contexts, size, compare_ranges, _MAX_OPENS),
+        "route_windows": (contexts // 2, 14, compare_ranges, _routing.MAX_OPENS),
     }
-    moved, row_bytes, ranges, most = routes.get(pass_name, (0, 0, 0, 0))
-    if volume.cells * ranges <= most:
+    rows_moved, row_bytes, ranges, max_opens = routes.get(pass_name, (0, 0, 0, 0))
+    if volume.cells * ranges <= max_opens:
         return Cost(units=0)
-    disk = moved * row_bytes
-    held = min(4 * disk, volume.task_memory_bytes)
+    disk = rows_moved * row_bytes
+    memory = min(4 * disk, volume.task_memory_bytes)
     return Cost(
-        moved / 3e6 + disk / 300e6,
-        unit_bytes=held,
+        rows_moved / 3e6 + disk / 300e6,
+        unit_bytes=memory,
         disk_bytes=disk,
         units=max(4 * disk // volume.task_memory_bytes, 1),
     )
@@ -257,18 +257,18 @@ def winnow_cell(search: Search, context: PassContext) -> None:
         rows.append((fps.fps, batch.keys[fps.docs], fps.starts, fps.ats, fps.lasts))
     if not rows:
         return
-    columns = [np.concatenate(parts) for parts in zip(*rows, strict=True)]
+    columns = [np.concatenate(arrays) for arrays in zip(*rows, strict=True)]
     order = order_hashes(columns[0])
     context.count("fingerprints", len(order))
     write(context, "fingerprints", FINGERPRINTS, [column[order] for column in columns])
-    columns = [np.concatenate(parts) for parts in zip(*spans, strict=True)]
+    columns = [np.concatenate(arrays) for arrays in zip(*spans, strict=True)]
     write(context, "spans", SPANS, _merge_kinds(columns))
 
 
 def count_range(search: Search, context: PassContext) -> None:
     """Write the places of fingerprints that occur more than once, and which ones are hot."""
-    most = min(_HOT_ROWS, context.memory_bytes // (4 * context_bytes(search)))
-    hot = _count(context, [_routing.merged(context, "winnow/fingerprints")], max(most, 2))
+    max_rows = min(_HOT_ROWS, context.memory_bytes // (4 * context_bytes(search)))
+    hot = _count(context, [_routing.merged_file(context, "winnow/fingerprints")], max(max_rows, 2))
     context.count("hot", len(hot))
     context.write_shuffle("hot", {"fp": hot}, is_sorted=True)
 
@@ -280,23 +280,23 @@ def refine_cell(search: Search, context: PassContext) -> None:
     """
     unit, run = context.unit, "winnow/fingerprints"
     parts = context.parts(run)
-    mine = bisect.bisect_left(parts, unit.number, key=lambda part: part.unit)
-    if mine == len(parts) or parts[mine].unit != unit.number:
+    producer = bisect.bisect_left(parts, unit.number, key=lambda part: part.unit)
+    if producer == len(parts) or parts[producer].unit != unit.number:
         return
-    rows = context.read_shuffle(run, None, None, FINGERPRINTS, (mine, mine + 1))
+    rows = context.read_shuffle(run, None, None, FINGERPRINTS, (producer, producer + 1))
     hot = numbers(context.read_shuffle("count/hot", None, None, HOT).column(0))
     rows = rows.filter(pa.array(among(numbers(rows.column("fp")), hot)))
     if rows.num_rows == 0:
         return
     combined = combine(search, context, rows)
     ends = np.cumsum(combined.columns["last"].astype(np.int64) + 1)
-    most = max(context.memory_bytes // (4 * ROW_BYTES), -(-int(ends[-1]) // len(REFINED)), 1)
-    cuts = np.searchsorted(ends, np.arange(most, int(ends[-1]), most))
+    max_windows = max(context.memory_bytes // (4 * ROW_BYTES), -(-int(ends[-1]) // len(REFINED)), 1)
+    cuts = np.searchsorted(ends, np.arange(max_windows, int(ends[-1]), max_windows))
     edges = sorted({0, *(cuts + 1).tolist(), len(ends)})
     spans = [combined.repeats]
     for run, (begin, end) in zip(REFINED, itertools.pairwise(edges), strict=False):
         spans.append(_write_windows(search, context, combined, slice(begin, end), run))
-    columns = [np.concatenate(parts) for parts in zip(*spans, strict=True)]
+    columns = [np.concatenate(arrays) for arrays in zip(*spans, strict=True)]
     write(context, "spans", SPANS, _merge_kinds(columns))
 
 
@@ -307,17 +307,17 @@ def _write_windows(
     width = combined.width
     size = search.window * width
     begins, columns = combined.begins[rows], {n: c[rows] for n, c in combined.columns.items()}
-    fps, which, moved = hash_windows(
+    fps, contexts, shifts = hash_windows(
         begins, columns["last"], combined.values, size, width, columns["fp"]
     )
     order = order_hashes(fps)  # stable: of equal windows the first comes first
-    fps, which, moved = fps[order], which[order], moved[order]
-    keys, starts = columns["key"][which], columns["start"][which] + moved.astype(np.uint32)
+    fps, contexts, shifts = fps[order], contexts[order], shifts[order]
+    keys, starts = columns["key"][contexts], columns["start"][contexts] + shifts.astype(np.uint32)
     sizes, nothing = np.full(len(order), size), np.zeros(len(order), np.int64)
-    windows = Contexts(fps, begins[which] + moved * width, sizes, nothing)
+    windows = Contexts(fps, begins[contexts] + shifts * width, sizes, nothing)
     first = find_equal(windows, combined.values)
-    chosen = first == np.arange(len(first))
-    place = [fps[chosen], keys[chosen], starts[chosen], nothing[chosen], nothing[chosen]]
+    is_first = first == np.arange(len(first))
+    place = [fps[is_first], keys[is_first], starts[is_first], nothing[is_first], nothing[is_first]]
     write(context, run.removeprefix("refine/"), FINGERPRINTS, place)
     return repeated_spans(search, first, keys, starts, sizes // width)
 
@@ -328,8 +328,8 @@ def recount_range(search: Search, context: PassContext) -> None:
     _count(context, REFINED, None)
 
 
-def _count(context: PassContext, runs: Sequence[str], most: int | None) -> Uint64s:
-    """Write the places of fingerprints with 2 to `most` rows; return those with more."""
+def _count(context: PassContext, runs: Sequence[str], max_rows: int | None) -> Uint64s:
+    """Write the places of fingerprints with 2 to `max_rows` rows; return those with more."""
     unit = context.unit
     tables, num_rows = [FINGERPRINTS.empty_table()], 0
     limit = context.memory_bytes // ROW_BYTES
@@ -343,27 +343,27 @@ def _count(context: PassContext, runs: Sequence[str], most: int | None) -> Uint6
             table = table.filter(pa.array(~among(numbers(table.column("fp")), hot)))
         tables.append(table)
         num_rows += table.num_rows
-        if most is not None and num_rows > limit:
-            rows, hot = _drop_hot(pa.concat_tables(tables).combine_chunks(), hot, most)
+        if max_rows is not None and num_rows > limit:
+            rows, hot = _drop_hot(pa.concat_tables(tables).combine_chunks(), hot, max_rows)
             tables, num_rows = [rows], rows.num_rows
             limit = max(limit, 2 * num_rows)
     rows = pa.concat_tables(tables).combine_chunks()
-    if most is not None:
-        rows, hot = _drop_hot(rows, hot, most)
+    if max_rows is not None:
+        rows, hot = _drop_hot(rows, hot, max_rows)
     fps = numbers(rows.column("fp"))
     sizes = group_sizes(fps)
     count_groups(context, sizes)
-    chosen = np.flatnonzero(sizes > 1)
-    column = {name: numbers(rows.column(name))[chosen] for name in rows.column_names}
+    repeated = np.flatnonzero(sizes > 1)
+    column = {name: numbers(rows.column(name))[repeated] for name in rows.column_names}
     order = order_keys(column["key"])
     write(context, "places", PLACES, [column[name][order] for name in PLACES.names])
     return hot
 
 
-def _drop_hot(rows: pa.Table, hot: Uint64s, most: int) -> tuple[pa.Table, Uint64s]:
-    """Take out fingerprints with more than `most` rows; return the rest, and all hot ones."""
+def _drop_hot(rows: pa.Table, hot: Uint64s, max_rows: int) -> tuple[pa.Table, Uint64s]:
+    """Take out fingerprints with more than `max_rows` rows; return the rest, and all hot ones."""
     fps = numbers(rows.column("fp"))
-    is_hot = group_sizes(fps) > most
+    is_hot = group_sizes(fps) > max_rows
     if not is_hot.any():
         return rows, hot
     return rows.filter(pa.array(~is_hot)), np.union1d(hot, fps[is_hot])
@@ -375,7 +375,7 @@ def _drop_hot(rows: pa.Table, hot: Uint64s, most: int) -> tuple[pa.Table, Uint64
 def gather_cell(search: Search, context: PassContext) -> None:
     """Write the contexts of a cell's places, each text once, and which of them repeat."""
     unit = context.unit
-    runs = (_routing.merged(context, "count/places"), "recount/places")
+    runs = (_routing.merged_file(context, "count/places"), "recount/places")
     tables = [context.read_shuffle(run, unit.low, unit.high, PLACES) for run in runs]
     rows = pa.concat_tables(tables).combine_chunks()
     if rows.num_rows == 0:
@@ -397,7 +397,7 @@ def gather_cell(search: Search, context: PassContext) -> None:
 def compare_range(search: Search, context: PassContext) -> None:
     """Write which windows of a range of fingerprints are repeated."""
     unit = context.unit
-    run = _routing.merged(context, "gather/contexts")
+    run = _routing.merged_file(context, "gather/contexts")
     rows = context.read_shuffle(run, unit.low, unit.high, CONTEXTS)
     if rows.num_rows == 0:
         return
@@ -420,15 +420,15 @@ def compare_range(search: Search, context: PassContext) -> None:
         lasts = (counts - 1).astype(np.uint16)
         kinds = np.full(len(places), kind, np.uint8)
         rows_of_kinds.append((column["key"][order][places], starts, lasts, kinds))
-    columns = [np.concatenate(parts) for parts in zip(*rows_of_kinds, strict=True)]
-    by_key = order_keys(columns[0])
-    write(context, "windows", WINDOWS, [values[by_key] for values in columns])
+    columns = [np.concatenate(arrays) for arrays in zip(*rows_of_kinds, strict=True)]
+    key_order = order_keys(columns[0])
+    write(context, "windows", WINDOWS, [values[key_order] for values in columns])
 
 
 def cell_spans(search: Search, context: PassContext) -> DocumentSpans:
     """Return the spans of the documents of this cell."""
     unit = context.unit
-    run = _routing.merged(context, "compare/windows")
+    run = _routing.merged_file(context, "compare/windows")
     windows = context.read_shuffle(run, unit.low, unit.high, WINDOWS)
     keys, starts, lasts, kinds = (numbers(column) for column in windows.columns)
     pieces = [(keys, starts.astype(np.int64), starts + lasts.astype(np.int64) + 1, kinds)]
@@ -436,13 +436,13 @@ def cell_spans(search: Search, context: PassContext) -> DocumentSpans:
         spans = context.read_shuffle(f"{name}/spans", unit.low, unit.high, SPANS)
         keys, starts, ends, kinds = (numbers(column) for column in spans.columns)
         pieces.append((keys, starts.astype(np.int64), ends.astype(np.int64), kinds))
-    columns = [np.concatenate(parts) for parts in zip(*pieces, strict=True)]
-    cut, repeated = (_of_kind(columns, kind) for kind in (_CUT, _ANY))
-    first = DocumentSpans(*subtract_spans(*repeated, *cut))
-    cut, first = (
-        merge_spans(runs.keys, runs.starts, runs.ends + search.window - 1) for runs in (cut, first)
+    columns = [np.concatenate(arrays) for arrays in zip(*pieces, strict=True)]
+    cuts, repeated = (_of_kind(columns, kind) for kind in (_CUT, _ANY))
+    first = DocumentSpans(*subtract_spans(*repeated, *cuts))
+    cuts, first = (
+        merge_spans(runs.keys, runs.starts, runs.ends + search.window - 1) for runs in (cuts, first)
     )
-    return DocumentSpans(*subtract_spans(*cut, *first))
+    return DocumentSpans(*subtract_spans(*cuts, *first))
 
 
 # ---------------------------------------------------------------- rows
@@ -455,8 +455,8 @@ _LARGE = 64
 def context_bytes(search: Search) -> int:
     """Return the memory of a context while it is compared: read, joined, flags, outcome."""
     symbols = search.window + search.window // 4
-    held = 2 * symbols * np.dtype(symbol_type(search)).itemsize + search.window // 4 + 300
-    return held * 4 // 3  # besides its share a range may have one group of a quarter of the memory
+    size = 2 * symbols * np.dtype(symbol_type(search)).itemsize + search.window // 4 + 300
+    return size * 4 // 3  # besides its share a range may have one group of a quarter of the memory
 
 
 class Combined(NamedTuple):
@@ -504,8 +504,8 @@ def combine(search: Search, context: PassContext, rows: pa.Table) -> Combined:
     first = find_equal(Contexts(column["fp"], begins, lengths * width, ats), data)
     repeats = repeated_spans(search, first, column["key"], column["start"], lengths)
     is_first = first == np.arange(len(first))
-    chosen = {name: values[is_first] for name, values in column.items()}
-    return Combined(chosen, begins[is_first], data, width, repeats)
+    first_columns = {name: values[is_first] for name, values in column.items()}
+    return Combined(first_columns, begins[is_first], data, width, repeats)
 
 
 def _read_cell(search: Search, context: PassContext) -> Symbols:
@@ -540,7 +540,7 @@ def repeated_spans(
         begins = starts[is_repeated].astype(np.int64)
         ends = begins + lengths[is_repeated] - (search.window - 1)
         pieces.append((keys[is_repeated], begins, ends, np.full(len(begins), kind, np.uint8)))
-    return _merge_kinds([np.concatenate(parts) for parts in zip(*pieces, strict=True)])
+    return _merge_kinds([np.concatenate(arrays) for arrays in zip(*pieces, strict=True)])
 
 
 def _kinds(search: Search) -> tuple[tuple[int, bool], ...]:
@@ -553,17 +553,17 @@ def _kinds(search: Search) -> tuple[tuple[int, bool], ...]:
 def _of_kind(columns: Sequence[AnyArray], kind: int) -> DocumentSpans:
     """Return runs of windows of a kind, as in SPANS, sorted and joined."""
     keys, starts, ends, kinds = columns
-    chosen = kinds == kind
-    return merge_spans(keys[chosen], starts[chosen], ends[chosen])
+    is_kind = kinds == kind
+    return merge_spans(keys[is_kind], starts[is_kind], ends[is_kind])
 
 
 def _merge_kinds(columns: Sequence[AnyArray]) -> list[AnyArray]:
     """Return runs of windows sorted and joined, those of each kind apart; columns of SPANS."""
-    by_kind = [_of_kind(columns, kind) for kind in (_CUT, _ANY)]
-    kinds = np.repeat(np.array([_CUT, _ANY], np.uint8), [len(runs.keys) for runs in by_kind])
-    merged = [np.concatenate(parts) for parts in zip(*by_kind, strict=True)]
-    order = order_keys(merged[0])
-    return [values[order] for values in (*merged, kinds)]
+    runs_of_kinds = [_of_kind(columns, kind) for kind in (_CUT, _ANY)]
+    kinds = np.repeat(np.array([_CUT, _ANY], np.uint8), [len(runs.keys) for runs in runs_of_kinds])
+    runs_joined = [np.concatenate(arrays) for arrays in zip(*runs_of_kinds, strict=True)]
+    order = order_keys(runs_joined[0])
+    return [values[order] for values in (*runs_joined, kinds)]
 
 
 def merge_spans(keys: Int64s, starts: Int64s, ends: Int64s) -> DocumentSpans:

@@ -111,12 +111,12 @@ def write_texts(search: Search, context: PassContext) -> None:
     lengths = np.concatenate(sizes)
     context.count("documents", len(lengths))
     context.count("symbols", int(lengths.sum()))
-    scopes, which = np.unique(numbers(texts.column("scope")), return_inverse=True)
+    scopes, scope_rows = np.unique(numbers(texts.column("scope")), return_inverse=True)
     totals = np.zeros(len(scopes), np.int64)
-    np.add.at(totals, which, lengths + 1)
+    np.add.at(totals, scope_rows, lengths + 1)
     context.write_shuffle("sizes", {"scope": scopes, "symbols": totals}, is_sorted=True)
-    named = {name: texts.column(name) for name in _TEXTS.names}
-    context.write_shuffle("texts", named, is_sorted=len(scopes) == 1)
+    columns_by_name = {name: texts.column(name) for name in _TEXTS.names}
+    context.write_shuffle("texts", columns_by_name, is_sorted=len(scopes) == 1)
 
 
 def cut_scopes(search: Search, plan: PassPlan) -> list[Unit]:
@@ -127,12 +127,12 @@ def cut_scopes(search: Search, plan: PassPlan) -> list[Unit]:
     """
     counters = plan.counters("texts")
     total = counters.get("symbols", 0) + counters.get("documents", 0)
-    needed = total * bytes_each(search, total)
+    needed_bytes = total * bytes_each(search, total)
     if search.scope == GLOBAL:
         _check_fits(search, total, plan.memory_bytes)
         return [Unit(0, low=0, high=1)]
     # Each task takes its scopes one after another, so only the largest must fit.
-    num = min(max(-(-needed // plan.memory_bytes), 1), _MAX_UNITS)
+    num = min(max(-(-needed_bytes // plan.memory_bytes), 1), _MAX_UNITS)
     return range_units(num)
 
 
@@ -144,16 +144,16 @@ def sort_range(search: Search, context: PassContext) -> None:
     """
     unit = context.unit
     sizes = context.read_shuffle("texts/sizes", unit.low, unit.high, _SIZES)
-    scopes, which = np.unique(numbers(sizes.column("scope")), return_inverse=True)
+    scopes, scope_rows = np.unique(numbers(sizes.column("scope")), return_inverse=True)
     totals = np.zeros(len(scopes), np.int64)
-    np.add.at(totals, which, numbers(sizes.column("symbols")))
+    np.add.at(totals, scope_rows, numbers(sizes.column("symbols")))
     for total in totals.tolist():
         _check_fits(search, total, context.memory_bytes)
     spans = [DocumentSpans(*(np.empty(0, np.int64) for _ in range(3)))]
     for first, end in _groups(totals, context.memory_bytes // bytes_each(search, 0)):
         low, high = int(scopes[first]), int(scopes[end - 1]) + 1
         spans += _search_scopes(search, context.read_shuffle("texts/texts", low, high, _TEXTS))
-    keys, starts, ends = (np.concatenate(parts) for parts in zip(*spans, strict=True))
+    keys, starts, ends = (np.concatenate(arrays) for arrays in zip(*spans, strict=True))
     context.count("spans", len(keys))
     context.write_shuffle("spans", {"key": keys, "start": starts, "end": ends})
 
@@ -179,32 +179,32 @@ def cost(search: Search, volume: Volume, pass_name: str) -> Cost:
             unit_bytes=4 * volume.cell_bytes,
             disk_bytes=symbols * width + 25 * volume.documents,
         )
-    needed = symbols * bytes_each(search, symbols)
-    is_whole = search.scope == GLOBAL
+    size = symbols * bytes_each(search, symbols)
+    is_global = search.scope == GLOBAL
     return Cost(
         cpu_seconds=volume.text_bytes / 8e6,
-        unit_bytes=needed if is_whole else min(needed, volume.task_memory_bytes),
+        unit_bytes=size if is_global else min(size, volume.task_memory_bytes),
         disk_bytes=24 * volume.documents,
-        units=1 if is_whole else min(-(-needed // volume.task_memory_bytes), _MAX_UNITS) or 1,
-        must_fit=is_whole,
+        units=1 if is_global else min(-(-size // volume.task_memory_bytes), _MAX_UNITS) or 1,
+        must_fit=is_global,
     )
 
 
 def _check_fits(search: Search, num_symbols: int, memory_bytes: int) -> None:
-    needed = num_symbols * bytes_each(search, num_symbols)
-    if needed > memory_bytes:
+    size = num_symbols * bytes_each(search, num_symbols)
+    if size > memory_bytes:
         raise TaskError(
-            f"substring_dedup.sort: {num_symbols:,} symbols of one scope need {needed:,} bytes in "
+            f"substring_dedup.sort: {num_symbols:,} symbols of one scope need {size:,} bytes in "
             f"one task, which may use {memory_bytes:,}. Set engine: partitioned, or "
-            f"task_memory_bytes to {needed} or more."
+            f"task_memory_bytes to {size} or more."
         )
 
 
-def _groups(totals: Int64s, most: int) -> Iterator[tuple[int, int]]:
-    """Yield ranges of scopes that together have at most `most` symbols, or one scope."""
+def _groups(totals: Int64s, max_symbols: int) -> Iterator[tuple[int, int]]:
+    """Yield ranges of scopes that together have at most `max_symbols` symbols, or one scope."""
     first = size = 0
     for scope, total in enumerate(totals.tolist()):
-        if scope > first and size + total > most:
+        if scope > first and size + total > max_symbols:
             yield first, scope
             first, size = scope, 0
         size += total
@@ -223,10 +223,10 @@ def _search_scopes(search: Search, texts: pa.Table) -> Iterator[DocumentSpans]:
     for begin, end in itertools.pairwise([*edges.tolist(), len(order)]):
         rows = order[begin:end]
         bounds, symbols = _lay_out(rows, offsets, values)
-        flags, whole = _flag_windows(search, bounds, symbols)
+        flags, whole_flags = _flag_windows(search, bounds, symbols)
         docs, starts, ends = subtract_spans(
             *flagged_spans(flags, bounds, search.window),
-            *flagged_spans(whole, bounds, search.window),
+            *flagged_spans(whole_flags, bounds, search.window),
         )
         yield DocumentSpans(keys[rows][docs], starts, ends)
 
@@ -247,12 +247,12 @@ def _flag_windows(search: Search, bounds: Int64s, symbols: AnyArray) -> tuple[By
     """Return which windows are cut, and which stay whole whatever overlaps them, (M,) each."""
     order = require_library()(symbols)
     flags = link_windows(symbols, bounds, order, search.window)
-    whole = np.zeros_like(flags)
+    whole_flags = np.zeros_like(flags)
     if search.keep == "none":
         flag_all(flags, order)
-        return flags, whole
+        return flags, whole_flags
     if search.keep == "whole":
-        whole = flags.copy()
-        flag_all(whole, order)
+        whole_flags = flags.copy()
+        flag_all(whole_flags, order)
     flag_later(flags, order)
-    return flags, (whole > flags).view(np.uint8)
+    return flags, (whole_flags > flags).view(np.uint8)

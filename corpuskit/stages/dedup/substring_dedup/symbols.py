@@ -91,7 +91,8 @@ def symbol_type(search: Search) -> type[np.uint8 | np.uint32]:
 
 def read_symbols(search: Search, context: PassContext) -> Iterator[Symbols]:
     """Yield the documents of a cell that are still alive, batch by batch."""
-    columns = dict.fromkeys(["text", *scope_columns(search.scope), *_rank_columns(search)])
+    sources = ("source",) if search.prefer else ()
+    columns = dict.fromkeys(["text", *scope_columns(search.scope), *sources])
     for view in context.read(*columns):
         offsets, values = symbols_of(search, view)
         ranks = np.zeros(view.num_docs, np.uint8)
@@ -141,18 +142,14 @@ def byte_spans(
     bounds = np.append(firsts, len(rows))
     texts = view.column("text")
     for index, row in enumerate(documents.tolist()):
-        mine = slice(bounds[index], bounds[index + 1])
+        span_rows = slice(bounds[index], bounds[index + 1])
         begins, stops = token_edges(search.tokenizer, texts[row].as_py())
         # A character that is shared with the token before or after belongs to neither.
-        before = np.append(0, stops[:-1])
-        after = np.append(begins[1:], stops[-1])
-        byte_starts[mine] = np.maximum(begins, before)[starts[mine]]
-        byte_ends[mine] = np.minimum(stops, after)[ends[mine] - 1]
+        min_begins = np.append(0, stops[:-1])
+        max_stops = np.append(begins[1:], stops[-1])
+        byte_starts[span_rows] = np.maximum(begins, min_begins)[starts[span_rows]]
+        byte_ends[span_rows] = np.minimum(stops, max_stops)[ends[span_rows] - 1]
     return byte_starts, np.maximum(byte_starts, byte_ends)
-
-
-def _rank_columns(search: Search) -> tuple[str, ...]:
-    return ("source",) if search.prefer else ()
 
 
 # ---------------------------------------------------------------- spans

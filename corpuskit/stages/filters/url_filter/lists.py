@@ -82,26 +82,26 @@ class UrlLists:
 
 
 def open_lists(lists: UrlLists) -> Lists:
-    """Open compiled lists, which are compiled if nobody has done it; once per process.
+    """Open compiled lists, compiling them if needed; once per process.
 
     Raises:
         UsageError: a list cannot be read, or is empty.
     """
-    return _opened(lists, versions(files(lists)))
+    return _open(lists, versions(files(lists)))
 
 
 @functools.lru_cache(maxsize=8)
-def _opened(lists: UrlLists, _: tuple[tuple[int, int], ...]) -> Lists:
+def _open(lists: UrlLists, _: tuple[tuple[int, int], ...]) -> Lists:
     """Open lists; the last argument tells versions of their files apart."""
     path = cache_dir() / "lists" / f"urls-{_digest(lists)}.map"
     arrays = open_or_build(path, lambda scratch: _compile(lists, scratch))
 
     def table(name: str) -> Table:
-        parts = ("slots", "starts", "data", "kinds")
-        return Table(*(arrays[f"{name}.{part}"] for part in parts))  # type: ignore[arg-type]
+        fields = ("slots", "starts", "data", "kinds")
+        return Table(*(arrays[f"{name}.{field}"] for field in fields))  # type: ignore[arg-type]
 
     def coded(name: str) -> Coded:
-        return Coded(*(arrays[f"{name}.{part}"] for part in ("blocks", "data")))  # type: ignore[arg-type]
+        return Coded(*(arrays[f"{name}.{key}"] for key in ("blocks", "data")))  # type: ignore[arg-type]
 
     return Lists(
         table("suffixes"), table("words"), coded("exempt"), coded("domains"), coded("urls"),
@@ -110,16 +110,16 @@ def _opened(lists: UrlLists, _: tuple[tuple[int, int], ...]) -> Lists:
 
 
 def check(lists: UrlLists) -> None:
-    """Check what is given besides the integrated lists, which need 20 CPU seconds to compile.
+    """Check the user's own lists; the integrated ones need 20 CPU seconds to compile.
 
     Raises:
         UsageError: a file cannot be read or is empty, or an entry is not what its list holds.
     """
-    given = dataclasses.replace(lists, integrated=False)
+    own_lists = dataclasses.replace(lists, integrated=False)
     for path in files(lists):
         for _ in read_entries(path, comments=True):
             break
-    words = {name: _words(given, name) for name in _WORD_FILES.values()}
+    words = {name: _words(own_lists, name) for name in _WORD_FILES.values()}
     _check_subwords(words["subwords"])
     if lists.suffix_list is not None:
         _suffixes(lists)
@@ -138,8 +138,8 @@ def libraries(lists: UrlLists) -> tuple[str, ...]:
 
 def files(lists: UrlLists) -> tuple[str, ...]:
     """Return the files that lists are read from."""
-    given = (lists.exempt, lists.domains, lists.urls, lists.hard, lists.soft, lists.subwords)
-    return (*files_in(*given), *([lists.suffix_list] if lists.suffix_list else []))
+    entry_lists = (lists.exempt, lists.domains, lists.urls, lists.hard, lists.soft, lists.subwords)
+    return (*files_in(*entry_lists), *([lists.suffix_list] if lists.suffix_list else []))
 
 
 def _digest(lists: UrlLists) -> str:
@@ -218,21 +218,21 @@ def _check_subwords(subwords: set[str]) -> None:
 
 
 def _table(name: str, kinds: dict[bytes, int]) -> Iterator[tuple[str, list[NDArray[np.generic]]]]:
-    made = make_table(list(kinds), list(kinds.values()))
-    for part, array in made._asdict().items():
-        yield f"{name}.{part}", [array]
+    table = make_table(list(kinds), list(kinds.values()))
+    for field, array in table._asdict().items():
+        yield f"{name}.{field}", [array]
 
 
 def _words(lists: UrlLists, name: str) -> set[str]:
     """Return the words of a list: letters and digits, in lower case."""
-    given = [_entries(getattr(lists, name))]
+    sources = [_entries(getattr(lists, name))]
     if lists.integrated:
-        given += [
+        sources += [
             read_entries(str(_asset(file)), comments=True)
-            for file, of in _WORD_FILES.items()
-            if of == name
+            for file, list_name in _WORD_FILES.items()
+            if list_name == name
         ]
-    words = {_SEPARATORS.sub("", entry).lower() for entry in itertools.chain(*given)} - {""}
+    words = {_SEPARATORS.sub("", entry).lower() for entry in itertools.chain(*sources)} - {""}
     for word in sorted(words):
         if name != "subwords" and len(word) >= LONGEST_WORD:
             raise UsageError(
@@ -242,9 +242,9 @@ def _words(lists: UrlLists, name: str) -> set[str]:
     return words
 
 
-def _entries(given: Entries) -> Iterator[str]:
+def _entries(entries: Entries) -> Iterator[str]:
     """Yield entries, and those of files in their place."""
-    for entry in given:
+    for entry in entries:
         path = file_of(entry)
         if path is None:
             yield entry.strip()
@@ -297,11 +297,11 @@ def _spellings(label: str) -> list[str]:
         return [label]
 
 
-def _chunks(given: Entries) -> Iterator[pa.Array]:
+def _chunks(entries: Entries) -> Iterator[pa.Array]:
     """Yield entries as large_binary arrays of bounded size; files are read piece by piece."""
-    inline = [entry.strip().encode() for entry in given if file_of(entry) is None]
+    inline = [entry.strip().encode() for entry in entries if file_of(entry) is None]
     yield pa.array([entry for entry in inline if entry], pa.large_binary())
-    for path in files_in(given):
+    for path in files_in(entries):
         num_entries = 0
         with Path(path).open("rb") as file:
             for chunk in _lines(iter(functools.partial(file.read, _CHUNK_BYTES), b""), path):
@@ -314,10 +314,10 @@ def _chunks(given: Entries) -> Iterator[pa.Array]:
 def _as_hosts(entries: pa.Array) -> pa.Array:
     """Return domains and hosts in lower case, as they are compared; a URL would never match."""
     hosts = pc.utf8_lower(entries.cast(pa.large_string()))
-    wrong = hosts.filter(pc.match_substring_regex(hosts, "[/?#]"))
-    if len(wrong):
+    bad = hosts.filter(pc.match_substring_regex(hosts, "[/?#]"))
+    if len(bad):
         raise UsageError(
-            f"url_filter: {wrong[0].as_py()!r} is no domain or host. Give it as in example.org, or "
+            f"url_filter: {bad[0].as_py()!r} is no domain or host. Give it as in example.org, or "
             "in extra_urls."
         )
     return hosts.cast(pa.large_binary())
@@ -333,14 +333,14 @@ def _integrated(member: str) -> Iterator[pa.Array]:
 
 def _lines(pieces: Iterable[bytes], path: str) -> Iterator[pa.Array]:
     """Yield the entries of a file: lines stripped, without comments and empty ones."""
-    left, is_first = b"", True
+    partial, is_first = b"", True
     for piece in itertools.chain(pieces, (b"\n",)):
-        done, newline, left = (left + piece).rpartition(b"\n")
+        block, newline, partial = (partial + piece).rpartition(b"\n")
         if not newline:
             continue
         if is_first:
-            done, is_first = done.removeprefix(codecs.BOM_UTF8), False
-        data = np.frombuffer(done + newline, np.uint8)
+            block, is_first = block.removeprefix(codecs.BOM_UTF8), False
+        data = np.frombuffer(block + newline, np.uint8)
         ends = np.flatnonzero(data == ord("\n"))
         starts = np.concatenate(([0], ends[:-1] + 1))
         is_plain = bool(((data > 32) & (data < 127) | (data == ord("\n"))).all())
@@ -351,7 +351,7 @@ def _lines(pieces: Iterable[bytes], path: str) -> Iterator[pa.Array]:
             yield pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(ends), buffers)
             continue
         try:
-            text = (done + newline).decode()
+            text = (block + newline).decode()
         except UnicodeDecodeError:
             raise UsageError(f"{path}: is no UTF-8. A list has one entry a line.") from None
         entries = [line.strip() for line in re.split(r"\r\n|\r|\n", text) if line[:1] != COMMENT]
@@ -376,10 +376,10 @@ def _sorted_runs(chunks: Iterable[pa.Array], folder: Path) -> Iterator[pa.Array]
     edges = [0] * len(runs)
     for bound in [*samples[step::step], None]:
         ends = [_first_at(run, bound) for run in runs]
-        taken = [run[low:high] for run, low, high in zip(runs, edges, ends, strict=True)]
+        slices = [run[low:high] for run, low, high in zip(runs, edges, ends, strict=True)]
         edges = ends
-        if any(map(len, taken)):
-            yield _sorted(pa.concat_arrays(taken))
+        if any(map(len, slices)):
+            yield _sorted(pa.concat_arrays(slices))
 
 
 def _sorted(strings: pa.Array) -> pa.Array:
@@ -397,12 +397,12 @@ def _first_at(run: pa.Array, bound: bytes | None) -> int:
 def _coded(strings: Iterable[pa.Array], blocks: list[Int64s]) -> Iterator[Bytes]:
     """Yield sorted strings front-coded; fill `blocks` with where the blocks begin, and the end."""
     size = 0
-    left = pa.array([], pa.large_binary())
-    for given, is_last in itertools.chain(zip(strings, itertools.repeat(False)), [(left, True)]):
-        waiting = pa.concat_arrays([left, given])
-        ready = len(waiting) if is_last else len(waiting) // BLOCK * BLOCK
-        left = waiting[ready:]
-        coding = pa.concat_arrays([waiting[:ready]])
+    tail = pa.array([], pa.large_binary())
+    for chunk, is_last in itertools.chain(zip(strings, itertools.repeat(False)), [(tail, True)]):
+        pending = pa.concat_arrays([tail, chunk])
+        ready = len(pending) if is_last else len(pending) // BLOCK * BLOCK
+        tail = pending[ready:]
+        coding = pa.concat_arrays([pending[:ready]])
         longest = int(utf8(coding).sizes().max(initial=0))
         if longest > MAX_LENGTH:
             raise UsageError(f"url_filter: an entry has {longest:,} bytes, more than {MAX_LENGTH}.")

@@ -13,8 +13,8 @@ from corpuskit.paths import PathText
 from corpuskit.stage import Cost, Example, Outcome, StreamingStage, View, Volume
 from corpuskit.stages.sequences.tokenize.definition import (
     SENTENCEPIECE,
-    Named,
     Specials,
+    TokenizerSpec,
     define,
     files_of,
     find_specials,
@@ -77,36 +77,36 @@ class Tokenize(StreamingStage):
         return files_of(self.tokenizer)
 
     def libraries(self) -> tuple[str, ...]:
-        others = ("gigatoken", "sentencepiece") if self._is_pieces else ("gigatoken",)
-        used = [name for name in others if self.engine != "huggingface" and is_installed(name)]
-        return ("tokenizers", *used)
+        engines = ("gigatoken", "sentencepiece") if self._is_pieces else ("gigatoken",)
+        present = [name for name in engines if self.engine != "huggingface" and is_installed(name)]
+        return ("tokenizers", *present)
 
     def adds(self) -> Mapping[str, pa.DataType]:
         return {"tokens": pa.large_list(pa.uint32())}
 
-    def provides(self, given: Mapping[str, Any]) -> Mapping[str, Any]:
+    def provides(self, provided: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return what `pack` and the loader need to know of the tokenizer.
 
         Raises:
             UsageError: the file is not a tokenizer, the engine can't do it, or it is unknown which
                 token ends documents.
         """
-        definition = define(self._named)
-        known = definition.vocabulary
+        definition = define(self._spec)
+        vocabulary = definition.vocabulary
         specials = self._specials()
-        eos, bos = (None if name is None else known[name] for name in specials[:2])
-        check_engine(self._named, self.engine, specials, allow_special=self.allow_special)
-        size = max(known.values()) + 1
+        eos, bos = (None if name is None else vocabulary[name] for name in specials[:2])
+        check_engine(self._spec, self.engine, specials, allow_special=self.allow_special)
+        size = max(vocabulary.values()) + 1
         fallback = next((token for token in (eos, bos) if token is not None), 0)
         return {
             "tokenizer": {
-                "hash": identify(self._named),
+                "hash": identify(self._spec),
                 "path": self.tokenizer,
                 "kind": definition.kind,
                 "vocab_size": size,
                 "eos": eos,
                 "bos": bos,
-                "pad": fallback if specials.pad is None else known[specials.pad],
+                "pad": fallback if specials.pad is None else vocabulary[specials.pad],
                 "dtype": "uint16" if size <= 1 << 16 else "uint32",
             }
         }
@@ -130,10 +130,10 @@ class Tokenize(StreamingStage):
         )
 
     def apply(self, view: View) -> Outcome:
-        known = define(self._named).vocabulary
+        vocabulary = define(self._spec).vocabulary
         specials = self._specials()
-        first = known[str(specials.bos)] if self.add_bos else -1
-        last = known[str(specials.eos)] if self.add_eos else -1
+        first = vocabulary[str(specials.bos)] if self.add_bos else -1
+        last = vocabulary[str(specials.eos)] if self.add_eos else -1
         ids, offsets = add_ends(*self._open().encode(view.column("text")), first, last)
         return Outcome(columns={"tokens": pa.LargeListArray.from_arrays(offsets, ids)})
 
@@ -144,19 +144,19 @@ class Tokenize(StreamingStage):
 
     def _open(self) -> Encoder:
         specials = self._specials()
-        return open_engine(self._named, self.engine, specials, allow_special=self.allow_special)
+        return open_engine(self._spec, self.engine, specials, allow_special=self.allow_special)
 
     @property
-    def _named(self) -> Named:
-        given = self.special_tokens
-        specials = None if given is None else tuple(sorted(given.items()))
-        return Named(self.tokenizer, self.pattern, specials)
+    def _spec(self) -> TokenizerSpec:
+        special_tokens = self.special_tokens
+        specials = None if special_tokens is None else tuple(sorted(special_tokens.items()))
+        return TokenizerSpec(self.tokenizer, self.pattern, specials)
 
     def _specials(self) -> Specials:
         """Return the tokens this stage adds or names; what is added is not None."""
-        specials = find_specials(self._named, eos=self.eos, bos=self.bos)
+        specials = find_specials(self._spec, eos=self.eos, bos=self.bos)
         if self.add_eos:
-            require(self._named, "eos", specials.eos)
+            require(self._spec, "eos", specials.eos)
         if self.add_bos:
-            require(self._named, "bos", specials.bos)
+            require(self._spec, "bos", specials.bos)
         return specials

@@ -40,7 +40,7 @@ MAX_ID = 1 << 24
 below 1 << 20."""
 
 
-class Named(NamedTuple):
+class TokenizerSpec(NamedTuple):
     """A tokenizer as users name it.
 
     Attributes:
@@ -62,7 +62,7 @@ class Definition:
         kind: one of KINDS.
         vocabulary: token -> id, special tokens included.
         specials: names of the tokens that text does not make.
-        added: names of the tokens that are apart from the model's, special ones among them.
+        added: names of the tokens outside the model's vocabulary, special ones included.
         regex: how text is split into words, where the file does not say it.
         to_fields: makes the content of a tokenizer.json.
         model: of SentencePiece, which has a library of its own; otherwise None.
@@ -111,21 +111,21 @@ def files_of(path: str) -> tuple[str, ...]:
     raise UsageError(f"tokenizer: the folder {path} {problem}. Give the path of one file.")
 
 
-def define(named: Named) -> Definition:
+def define(spec: TokenizerSpec) -> Definition:
     """Return what the files of a tokenizer say, read once per process.
 
     Raises:
-        UsageError: there is no such file, it is none of the kinds, or something is not said.
+        UsageError: there is no such file, it is of an unknown kind, or lacks something.
     """
-    paths = files_of(named.path)
-    return _define(named, paths, tuple(map(stamp, paths)))
+    paths = files_of(spec.path)
+    return _define(spec, paths, tuple(map(stamp, paths)))
 
 
-def identify(named: Named) -> str:
+def identify(spec: TokenizerSpec) -> str:
     """Return a hash of all that decides ids: of a tokenizer.json that of the file."""
-    paths = files_of(named.path)
+    paths = files_of(spec.path)
     digests = [digest_file(Path(path)) for path in paths]
-    definition = define(named)
+    definition = define(spec)
     if definition.kind in {JSON, SENTENCEPIECE}:
         return digests[0]
     specials = sorted((name, definition.vocabulary[name]) for name in definition.specials)
@@ -188,10 +188,10 @@ def _kind(path: str, stamp: int) -> str | None:
 
 
 @functools.lru_cache(maxsize=4)
-def _define(named: Named, paths: tuple[str, ...], stamps: tuple[int, ...]) -> Definition:
+def _define(spec: TokenizerSpec, paths: tuple[str, ...], stamps: tuple[int, ...]) -> Definition:
     del stamps  # a file that changed is another file
     try:
-        definition = _read_definition(named, paths)
+        definition = _read_definition(spec, paths)
         _check_ids(definition.vocabulary)
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         reason = f"it has no {error}" if isinstance(error, KeyError) else reason_of(error)
@@ -209,27 +209,27 @@ def _check_ids(vocabulary: Mapping[str, int]) -> None:
             raise ValueError(f"the token {token!r} has the id {number!r}")
 
 
-def _read_definition(named: Named, paths: tuple[str, ...]) -> Definition:
+def _read_definition(spec: TokenizerSpec, paths: tuple[str, ...]) -> Definition:
     path = paths[0]
     if len(paths) == 2:
-        given = _special_tokens(named)
-        contents = [Path(path_of).read_bytes() for path_of in paths]
-        fields, regex = read_pair(paths, contents, named.pattern, given)
-        return _of_fields(PAIR, fields, regex)
+        special_tokens = _special_tokens(spec)
+        contents = [Path(file).read_bytes() for file in paths]
+        fields, regex = read_pair(paths, contents, spec.pattern, special_tokens)
+        return _from_fields(PAIR, fields, regex)
     kind = kind_of(path)
-    if kind not in {RANKS, PAIR} and (named.pattern or named.special_tokens is not None):
-        name = "pattern" if named.pattern else "special_tokens"
+    if kind not in {RANKS, PAIR} and (spec.pattern or spec.special_tokens is not None):
+        name = "pattern" if spec.pattern else "special_tokens"
         raise UsageError(
             f"{name}: {path} ({kind or 'of an unknown kind'}) has its own. Leave {name} "
             "out: it is for files of tiktoken ranks."
         )
     if kind == JSON:
-        return _of_fields(JSON, _read_tokenizer(path))
+        return _from_fields(JSON, _read_tokenizer(path))
     if kind == RANKS:
         content = Path(path).read_bytes()
-        return _of_ranks(RANKS, read_ranks(path, content, named.pattern, _special_tokens(named)))
+        return _from_ranks(RANKS, read_ranks(path, content, spec.pattern, _special_tokens(spec)))
     if kind == TEKKEN:
-        return _of_ranks(TEKKEN, _read_tekken(path))
+        return _from_ranks(TEKKEN, _read_tekken(path))
     if kind == SENTENCEPIECE:
         model = read_model(path, Path(path).read_bytes())
         specials = tuple(model.specials())
@@ -242,24 +242,24 @@ def _read_definition(named: Named, paths: tuple[str, ...]) -> Definition:
     )
 
 
-def _special_tokens(named: Named) -> dict[str, int] | None:
-    return None if named.special_tokens is None else dict(named.special_tokens)
+def _special_tokens(spec: TokenizerSpec) -> dict[str, int] | None:
+    return None if spec.special_tokens is None else dict(spec.special_tokens)
 
 
-def _of_ranks(kind: str, tokens: Ranks) -> Definition:
+def _from_ranks(kind: str, tokens: Ranks) -> Definition:
     specials = tuple(tokens.specials)
     return Definition(kind, tokens.vocabulary(), specials, specials, tokens.regex, tokens.to_fields)
 
 
-def _of_fields(kind: str, fields: dict[str, Any], regex: str | None = None) -> Definition:
-    added = fields.get("added_tokens") or []
+def _from_fields(kind: str, fields: dict[str, Any], regex: str | None = None) -> Definition:
+    added_tokens = fields.get("added_tokens") or []
     vocabulary = fields["model"]["vocab"]
     if isinstance(vocabulary, list):  # of Unigram: (token, score)
         vocabulary = {token: number for number, (token, _) in enumerate(vocabulary)}
-    known = {**vocabulary, **{token["content"]: token["id"] for token in added}}
-    specials = tuple(token["content"] for token in added if token["special"])
-    names = tuple(token["content"] for token in added)
-    return Definition(kind, known, specials, names, regex, lambda: fields)
+    ids = {**vocabulary, **{token["content"]: token["id"] for token in added_tokens}}
+    specials = tuple(token["content"] for token in added_tokens if token["special"])
+    names = tuple(token["content"] for token in added_tokens)
+    return Definition(kind, ids, specials, names, regex, lambda: fields)
 
 
 def _read_tokenizer(path: str) -> dict[str, Any]:
@@ -286,9 +286,9 @@ def _read_json(path: str, stamp: int) -> dict[str, Any]:
 def _read_tekken(path: str) -> Ranks:
     from corpuskit.formats.zstd import zstd
 
-    opened = zstd.open if _head(path).startswith(_ZSTD) else open
+    open_file = zstd.open if _head(path).startswith(_ZSTD) else open
     try:
-        with opened(path, "rb") as file:
+        with open_file(path, "rb") as file:
             return read_tekken(path, json.loads(file.read(_MAX_BYTES)))
     except (EOFError, KeyError, TypeError, ValueError, RecursionError, zstd.ZstdError):
         raise UsageError(
@@ -344,7 +344,7 @@ class Specials(NamedTuple):
     pad: str | None
 
 
-def find_specials(named: Named, *, eos: str | None, bos: str | None) -> Specials:
+def find_specials(spec: TokenizerSpec, *, eos: str | None, bos: str | None) -> Specials:
     """Return the named tokens, or those that can only be meant.
 
     A name that is given must exist. What is ambiguous is None.
@@ -352,16 +352,16 @@ def find_specials(named: Named, *, eos: str | None, bos: str | None) -> Specials
     Raises:
         UsageError: `eos` or `bos` is not in the vocabulary.
     """
-    definition = define(named)
+    definition = define(spec)
     for parameter, token in (("eos", eos), ("bos", bos)):
         if token is not None and token not in definition.vocabulary:
             could_be = _join(candidates(definition, parameter)) or "any token of its vocabulary"
             raise UsageError(
-                f"{parameter}: {named.path} has no token {token!r}. It could be {could_be}."
+                f"{parameter}: {spec.path} has no token {token!r}. It could be {could_be}."
             )
     usual = [candidates(definition, name) for name in ("eos", "bos", "pad")]
-    only = [names[0] if len(names) == 1 else None for names in usual]
-    return Specials(eos or only[0], bos or only[1], only[2])
+    unique = [names[0] if len(names) == 1 else None for names in usual]
+    return Specials(eos or unique[0], bos or unique[1], unique[2])
 
 
 def candidates(definition: Definition, kind: str) -> list[str]:
@@ -370,11 +370,11 @@ def candidates(definition: Definition, kind: str) -> list[str]:
     Where some are apart from the model's tokens it is one of them: Qwen has a "</s>" from text.
     """
     usual = {"eos": EOS, "bos": BOS, "pad": PAD}[kind]
-    known = definition.added or definition.vocabulary
-    return [token for token in usual if token in known]
+    names = definition.added or definition.vocabulary
+    return [token for token in usual if token in names]
 
 
-def require(named: Named, kind: str, token: str | None) -> str:
+def require(spec: TokenizerSpec, kind: str, token: str | None) -> str:
     """Return `token`, or say what to set.
 
     Raises:
@@ -382,10 +382,10 @@ def require(named: Named, kind: str, token: str | None) -> str:
     """
     if token is not None:
         return token
-    usual = candidates(define(named), kind)
+    usual = candidates(define(spec), kind)
     problem = f"{_join(usual)} could each be it" if usual else "no token has one of the usual names"
     raise UsageError(
-        f"{kind}: can't tell which token of {named.path}, because {problem}. "
+        f"{kind}: can't tell which token of {spec.path}, because {problem}. "
         f"Set {kind}, or add_{kind}: false."
     )
 
@@ -399,11 +399,11 @@ def with_controls(fields: Mapping[str, Any], specials: Specials) -> dict[str, An
 
     Phi-3's </s> is not, so a text that spells it would end a document in the middle.
     """
-    added = [
+    added_tokens = [
         token | {"special": bool(token["special"] or token["content"] in specials)}
         for token in fields.get("added_tokens") or []
     ]
-    return {**fields, "added_tokens": added}
+    return {**fields, "added_tokens": added_tokens}
 
 
 def without_names(fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -425,15 +425,15 @@ def without_names(fields: Mapping[str, Any]) -> dict[str, Any]:
         vocabulary = [[hidden.get(token, token), score] for token, score in vocabulary]
     else:
         vocabulary = {hidden.get(token, token): number for token, number in vocabulary.items()}
-    added = [
+    added_tokens = [
         token | {"content": hidden.get(token["content"], token["content"])}
         for token in fields["added_tokens"]
     ]
     unknown = model.get("unk_token")
-    changed = {**model, "vocab": vocabulary}
+    new_model = {**model, "vocab": vocabulary}
     if unknown in hidden:
-        changed["unk_token"] = hidden[unknown]
-    return {**fields, "added_tokens": added, "model": changed, "post_processor": None}
+        new_model["unk_token"] = hidden[unknown]
+    return {**fields, "added_tokens": added_tokens, "model": new_model, "post_processor": None}
 
 
 def _unspelled(name: str) -> str:

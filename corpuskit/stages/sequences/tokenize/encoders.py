@@ -38,7 +38,7 @@ class Ids(NamedTuple):
     offsets: Int64s
 
     @classmethod
-    def of(cls, lists: Sequence[AnyArray]) -> Ids:
+    def from_lists(cls, lists: Sequence[AnyArray]) -> Ids:
         """Return the ids of documents, one array each."""
         bounds = np.cumsum([0, *map(len, lists)], dtype=np.int64)
         return cls(np.concatenate([_NO_IDS, *lists]), bounds)
@@ -57,8 +57,8 @@ def to_text(fields: Mapping[str, Any], model: str | None = None) -> str:
     Args:
         model: the model as text; it is nearly all of it, and two engines are opened with it.
     """
-    rest = {name: value for name, value in fields.items() if name != "model"}
-    return f'{json.dumps(rest)[:-1]}, "model": {model or json.dumps(fields["model"])}}}'
+    others = {name: value for name, value in fields.items() if name != "model"}
+    return f'{json.dumps(others)[:-1]}, "model": {model or json.dumps(fields["model"])}}}'
 
 
 class ReferenceEncoder:
@@ -120,7 +120,7 @@ class ReferenceEncoder:
                     f"tokenizer: {reason_of(error)}. Check the file."
                 ) from None
             lists.extend(np.array(encoding.ids, np.uint32) for encoding in encodings)
-        return Ids.of(lists)
+        return Ids.from_lists(lists)
 
 
 def raise_interrupts(error: BaseException) -> None:
@@ -129,7 +129,7 @@ def raise_interrupts(error: BaseException) -> None:
         raise error
 
 
-def same(left: Ids, right: Ids) -> bool:
+def have_same_ids(left: Ids, right: Ids) -> bool:
     """Say whether both engines gave the same ids."""
     return np.array_equal(left.offsets - left.offsets[0], right.offsets - right.offsets[0]) and (
         np.array_equal(_content(left), _content(right))
@@ -158,7 +158,7 @@ class SentencePieceEncoder:
     def encode(self, texts: pa.Array) -> Ids:
         """Return the ids of a large_string array without nulls."""
         encode = self._processor.encode
-        return Ids.of([np.array(encode(text), np.uint32) for text in texts.to_pylist()])
+        return Ids.from_lists([np.array(encode(text), np.uint32) for text in texts.to_pylist()])
 
 
 # ---------------------------------------------------------------- gigatoken
@@ -205,15 +205,17 @@ class GigatokenEncoder:
             fields, allow_special=allow_special, model=model, path=path
         )
         self._set_apart = set_apart
-        added = fields.get("added_tokens") or []
-        kept = [token for token in added if allow_special or not token["special"]]
-        self._fast = gigatoken.Tokenizer.from_json(to_text({**fields, "added_tokens": kept}, model))
+        added_tokens = fields.get("added_tokens") or []
+        accepted = [token for token in added_tokens if allow_special or not token["special"]]
+        self._fast = gigatoken.Tokenizer.from_json(
+            to_text({**fields, "added_tokens": accepted}, model)
+        )
         self._disputed = disputed(normalizes=_knows_unicode(fields.get("normalizer")))
         self._unchecked = CHECKED_BYTES
-        spelled = [f"a {token['content']} b{token['content']}" for token in added]
+        spelled = [f"a {token['content']} b{token['content']}" for token in added_tokens]
         probes = pa.array([*PROBES, *spelled], pa.large_string())
-        none = np.zeros(len(probes), np.bool_)
-        if not same(self._encode(probes, none), self._reference.encode(probes)):
+        no_flags = np.zeros(len(probes), np.bool_)
+        if not have_same_ids(self._encode(probes, no_flags), self._reference.encode(probes)):
             raise RuntimeError("it gives other ids than the reference")
 
     def encode(self, texts: pa.Array) -> Ids:
@@ -245,17 +247,17 @@ class GigatokenEncoder:
         ]
         rows = np.flatnonzero(odd)
         if len(rows):
-            apart = self._reference.encode(texts.take(pa.array(rows)))
-            for row, (begin, end) in zip(rows, itertools.pairwise(apart.offsets), strict=True):
-                ids[row] = apart.ids[begin:end]
-        return Ids.of(ids)
+            slow = self._reference.encode(texts.take(pa.array(rows)))
+            for row, (begin, end) in zip(rows, itertools.pairwise(slow.offsets), strict=True):
+                ids[row] = slow.ids[begin:end]
+        return Ids.from_lists(ids)
 
     def _check(self, texts: pa.Array, encoded: Ids) -> None:
         sizes = np.diff(utf8(texts).offsets)
         count = int(np.searchsorted(np.cumsum(sizes), self._unchecked)) + 1
         self._unchecked -= int(sizes[:count].sum())
         offsets = encoded.offsets[: min(count, len(texts)) + 1]
-        if not same(Ids(encoded.ids, offsets), self._reference.encode(texts[:count])):
+        if not have_same_ids(Ids(encoded.ids, offsets), self._reference.encode(texts[:count])):
             raise DataError(
                 "tokenize: gigatoken gives other ids than the tokenizer's own library for one of "
                 f"the first {len(offsets) - 1} documents of this process. Set engine: huggingface "
@@ -293,26 +295,26 @@ def disputed(*, normalizes: bool) -> Bytes:
     machine and version.
     """
     stamp = f"{importlib.metadata.version('tokenizers')} {normalizes}"
-    kept = derived("disputed", stamp, __file__, lambda: Derived({}, {"bits": _ask(normalizes)}))
-    return kept.arrays["bits"]
+    cached = derived("disputed", stamp, __file__, lambda: Derived({}, {"bits": _bits(normalizes)}))
+    return cached.arrays["bits"]
 
 
-def _ask(normalizes: bool) -> Bytes:
-    marked = np.ones(0x110000, np.uint8)
-    marked[PLANES] = marked[PRIVATE:] = 0
-    marked[_matching(r"[^\p{Cn}]")] = 1
+def _bits(normalizes: bool) -> Bytes:
+    is_disputed = np.ones(0x110000, np.uint8)
+    is_disputed[PLANES] = is_disputed[PRIVATE:] = 0
+    is_disputed[_matching(r"[^\p{Cn}]")] = 1
     if normalizes:
         recent = _matching(r"[^\p{L}\p{M}]").tolist()
-        old = unicodedata.ucd_3_2_0
-        marked[[point for point in recent if old.category(chr(point)) == "Cn"]] = 1
-    return np.packbits(marked, bitorder="little")
+        unicode_3 = unicodedata.ucd_3_2_0
+        is_disputed[[point for point in recent if unicode_3.category(chr(point)) == "Cn"]] = 1
+    return np.packbits(is_disputed, bitorder="little")
 
 
-def _matching(others: str) -> Uint32s:
-    """Return the code points that Hugging Face's regular expressions do not put in `others`."""
+def _matching(pattern: str) -> Uint32s:
+    """Return the code points that Hugging Face's regular expressions do not put in `pattern`."""
     from tokenizers import Regex, normalizers
 
-    remove = normalizers.Replace(Regex(others), "")
+    remove = normalizers.Replace(Regex(pattern), "")
     # In pieces: one text of all code points costs 1 CPU second, and 0.7 GB.
     blocks = (PLANES[at : at + 2048] for at in range(0, len(PLANES), 2048) if at != 0xD800)
     texts = (remove.normalize_str(block.tobytes().decode("utf-32-le")) for block in blocks)

@@ -17,8 +17,8 @@ from corpuskit.distribution import install_command
 from corpuskit.errors import CorpuskitError, UsageError, reason_of
 from corpuskit.formats.derived import Derived, derived
 from corpuskit.stages.sequences.tokenize.definition import (
-    Named,
     Specials,
+    TokenizerSpec,
     define,
     files_of,
     identify,
@@ -46,13 +46,13 @@ UNNAMED = Specials(None, None, None)
 
 
 def open_engine(
-    named: Named,
+    spec: TokenizerSpec,
     engine: Engine = "auto",
     specials: Specials = UNNAMED,
     *,
     allow_special: bool = False,
 ) -> Encoder:
-    """Return what encodes with a tokenizer: the fastest, or the one asked for.
+    """Return an encoder for a tokenizer: the fastest engine, or the one named.
 
     Args:
         specials: tokens that text must not make, besides those marked in the file.
@@ -61,12 +61,12 @@ def open_engine(
     Raises:
         UsageError: the engine is not installed, or can't do this tokenizer.
     """
-    stamps = tuple(map(stamp, files_of(named.path)))
-    return _open(named, stamps, engine, specials, allow_special)
+    stamps = tuple(map(stamp, files_of(spec.path)))
+    return _open(spec, stamps, engine, specials, allow_special)
 
 
 def check_engine(
-    named: Named,
+    spec: TokenizerSpec,
     engine: Engine = "auto",
     specials: Specials = UNNAMED,
     *,
@@ -80,10 +80,10 @@ def check_engine(
     Raises:
         UsageError: it cannot.
     """
-    facts = [identify(named), engine, list(specials), allow_special, _versions()]
+    facts = [identify(spec), engine, list(specials), allow_special, _versions()]
 
     def make() -> Derived:
-        open_engine(named, engine, specials, allow_special=allow_special)
+        open_engine(spec, engine, specials, allow_special=allow_special)
         return Derived({"opens": True}, {})
 
     stamp = hashlib.blake2b(json.dumps(facts).encode(), digest_size=16).hexdigest()
@@ -107,15 +107,19 @@ def is_installed(library: str) -> bool:
 
 @functools.lru_cache(maxsize=4)
 def _open(
-    named: Named, stamps: tuple[int, ...], engine: Engine, specials: Specials, allow_special: bool
+    spec: TokenizerSpec,
+    stamps: tuple[int, ...],
+    engine: Engine,
+    specials: Specials,
+    allow_special: bool,
 ) -> Encoder:
     del stamps  # a file that changed is another file
-    definition = define(named)
+    definition = define(spec)
     if definition.model is not None:
-        return _open_pieces(named.path, definition.model, engine, specials, allow_special)
+        return _open_pieces(spec.path, definition.model, engine, specials, allow_special)
     if engine == "sentencepiece":
         raise UsageError(
-            f"engine: sentencepiece can't do {named.path}, which is no SentencePiece "
+            f"engine: sentencepiece can't do {spec.path}, which is no SentencePiece "
             f"model ({definition.kind}). Set engine: auto."
         )
     try:
@@ -124,11 +128,11 @@ def _open(
             fields = without_names(fields)
     except (AttributeError, LookupError, TypeError, ValueError) as error:
         raise UsageError(
-            f"{named.path}: is no tokenizer that can be read: {reason_of(error)}. "
+            f"{spec.path}: is no tokenizer that can be read: {reason_of(error)}. "
             "Check that the file is whole."
         ) from None
-    fast = _open_fast(named.path, engine, fields, allow_special=allow_special)
-    return fast or ReferenceEncoder(fields, allow_special=allow_special, path=named.path)
+    fast = _open_fast(spec.path, engine, fields, allow_special=allow_special)
+    return fast or ReferenceEncoder(fields, allow_special=allow_special, path=spec.path)
 
 
 def _open_fast(
@@ -205,7 +209,7 @@ def _open_library(
 
 def open_encoder(path: str) -> Encoder:
     """Return the fastest engine there is for a tokenizer, opened once per process."""
-    return open_engine(Named(path))
+    return open_engine(TokenizerSpec(path))
 
 
 def check_edges(path: str) -> None:
@@ -214,12 +218,12 @@ def check_edges(path: str) -> None:
     Raises:
         UsageError: it cannot, or only the library of SentencePiece knows its ids.
     """
-    model = define(Named(path)).model
+    model = define(TokenizerSpec(path)).model
     if model is not None and model.set_apart:
         raise UsageError(
             f"tokenizer: {path}: only SentencePiece knows its tokens. Use a tokenizer.json."
         )
-    check_engine(Named(path))
+    check_engine(TokenizerSpec(path))
 
 
 def token_edges(path: str, text: str) -> tuple[Int64s, Int64s]:
@@ -248,7 +252,7 @@ def _exact(path: str, stamps: tuple[int, ...]) -> Any:
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     from tokenizers import Tokenizer
 
-    definition = define(Named(path))
+    definition = define(TokenizerSpec(path))
     if definition.model is not None and definition.model.set_apart:
         raise UsageError(f"{path}: only SentencePiece knows its tokens. Use a tokenizer.json.")
     tokenizer = Tokenizer.from_str(json.dumps(definition.fields | {"post_processor": None}))

@@ -98,14 +98,14 @@ def byte_level_fields(
 
 
 def bpe_fields(
-    specials: Mapping[str, int], model: Mapping[str, Any], **parts: Any
+    specials: Mapping[str, int], model: Mapping[str, Any], **components: Any
 ) -> dict[str, Any]:
     """Return a tokenizer.json of BPE, as Hugging Face saves it.
 
     Args:
         specials: name -> id.
         model: what differs from the defaults; with `vocab` and `merges`.
-        parts: `pre_tokenizer`, `decoder` and `normalizer`, where there is one.
+        components: `pre_tokenizer`, `decoder` and `normalizer`, where there is one.
     """
     outer = {"normalizer": None, "pre_tokenizer": None, "post_processor": None, "decoder": None}
     defaults = {
@@ -124,7 +124,7 @@ def bpe_fields(
         "padding": None,
         "added_tokens": _added_tokens(specials),
         **outer,
-        **parts,
+        **components,
         "model": {**defaults, **model},
     }
 
@@ -147,9 +147,9 @@ def _added_tokens(specials: Mapping[str, int]) -> list[dict[str, Any]]:
 
 def _names_of_bytes() -> list[str]:
     """Return a printable character for each byte, as GPT-2 chose them."""
-    shown = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    hidden = [byte for byte in range(256) if byte not in shown]
-    return [chr(byte if byte in shown else 256 + hidden.index(byte)) for byte in range(256)]
+    plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in plain]
+    return [chr(byte if byte in plain else 256 + others.index(byte)) for byte in range(256)]
 
 
 NAMES_OF_BYTES = dict(enumerate(_names_of_bytes()))
@@ -165,11 +165,11 @@ def read_ranks(
     """
     ranks: dict[int, bytes] = {}
     for number, line in enumerate(content.splitlines(), start=1):
-        parts = line.split()
-        if not parts:
+        fields = line.split()
+        if not fields:
             continue
         try:
-            token, rank = parts
+            token, rank = fields
             ranks[int(rank)] = base64.b64decode(token, validate=True)
         except (ValueError, binascii.Error):
             raise UsageError(
@@ -254,11 +254,11 @@ def read_pair(
             f"{paths[0]} has no token for each of the 256 bytes: this is no byte-level "
             "BPE. Save it as a tokenizer.json."
         )
-    made = {first + second for first, second in merges} | set(NAMES_OF_BYTES.values())
-    apart = {name: number for name, number in vocabulary.items() if name not in made}
+    merged = {first + second for first, second in merges} | set(NAMES_OF_BYTES.values())
+    unmerged = {name: number for name, number in vocabulary.items() if name not in merged}
     is_gpt2 = len(merges) == 50000 and vocabulary.get("<|endoftext|>") == 50256
     preset = find_preset(paths[0], pattern, "gpt2" if is_gpt2 else None)
-    specials = apart if special_tokens is None else apart | dict(special_tokens)
+    specials = unmerged if special_tokens is None else unmerged | dict(special_tokens)
     fields = byte_level_fields(
         vocabulary | specials, merges, preset.regex, specials, ignore_merges=False
     )

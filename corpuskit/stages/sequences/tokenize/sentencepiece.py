@@ -57,8 +57,8 @@ class SentencePieceModel:
 
     def specials(self) -> dict[str, int]:
         """Return the tokens that text never makes."""
-        known = {UNKNOWN, CONTROL}
-        return {p.content: n for n, p in enumerate(self.pieces) if p.type in known}
+        types = {UNKNOWN, CONTROL}
+        return {p.content: n for n, p in enumerate(self.pieces) if p.type in types}
 
     def own_pieces(self) -> list[str]:
         """Return the tokens that text makes where it spells them, and that are not merged."""
@@ -75,8 +75,8 @@ class SentencePieceModel:
 
         More texts match than have one: a space before the text, say, is taken for granted.
         """
-        own = [name.removeprefix(SPACE) for name in self.own_pieces()]
-        return "|".join(re.escape(name).replace(SPACE, f"[ {SPACE}]") for name in own)
+        names = [name.removeprefix(SPACE) for name in self.own_pieces()]
+        return "|".join(re.escape(name).replace(SPACE, f"[ {SPACE}]") for name in names)
 
     @functools.cached_property
     def needs_library(self) -> str:
@@ -121,13 +121,13 @@ class SentencePieceModel:
             names: tokens that end and begin documents: never made by text.
             allow_special: text that spells a special token makes it.
         """
-        changed = {
+        new_types = {
             number: USER_DEFINED if allow_special else CONTROL
             for number, piece in enumerate(self.pieces)
             if piece.type == (CONTROL if allow_special else USER_DEFINED)
             and (allow_special or piece.content in names)
         }
-        return _with_types(self.content, changed)
+        return _with_types(self.content, new_types)
 
 
 def looks_like_model(content: bytes) -> bool:
@@ -295,32 +295,32 @@ def ties_hold(ordered: Sequence[Piece], halves: Sequence[int]) -> bool:
     if max(map(len, runs)) > MAX_RUN:
         return False
     size = len(next(iter(chars)).encode())
-    made = {len(ordered[place].content): halves[place] // size for place in places}
+    half_by_length = {len(ordered[place].content): halves[place] // size for place in places}
     return all(
-        _leftmost(length, made) == _by_length(length, made)
-        for length in range(2, RUNS * max(made) + 1)
+        _leftmost(length, half_by_length) == _by_length(length, half_by_length)
+        for length in range(2, RUNS * max(half_by_length) + 1)
     )
 
 
-def _leftmost(length: int, made: Mapping[int, int]) -> list[int]:
-    parts = [1] * length
+def _leftmost(length: int, halves: Mapping[int, int]) -> list[int]:
+    lengths = [1] * length
     while True:
-        sums = [a + b for a, b in itertools.pairwise(parts)]
-        place = next((place for place, total in enumerate(sums) if total in made), None)
+        sums = [a + b for a, b in itertools.pairwise(lengths)]
+        place = next((place for place, total in enumerate(sums) if total in halves), None)
         if place is None:
-            return parts
-        parts[place : place + 2] = [sums[place]]
+            return lengths
+        lengths[place : place + 2] = [sums[place]]
 
 
-def _by_length(length: int, made: Mapping[int, int]) -> list[int]:
-    parts = [1] * length
+def _by_length(length: int, halves: Mapping[int, int]) -> list[int]:
+    lengths = [1] * length
     while True:
-        pairs = itertools.pairwise(parts)
-        sums = [a + b if made.get(a + b) == a else 0 for a, b in pairs]
+        pairs = itertools.pairwise(lengths)
+        sums = [a + b if halves.get(a + b) == a else 0 for a, b in pairs]
         if not any(sums):
-            return parts
+            return lengths
         place = sums.index(max(sums))
-        parts[place : place + 2] = [sums[place]]
+        lengths[place : place + 2] = [sums[place]]
 
 
 def _as_fields(

@@ -15,7 +15,7 @@ from corpuskit.errors import DataError, UsageError
 from corpuskit.formats.manifest import Seal
 from corpuskit.stage import InputFile, Source
 from corpuskit.stages.sequences.tokenize.definition import (
-    Named,
+    TokenizerSpec,
     candidates,
     define,
     files_of,
@@ -106,16 +106,16 @@ def train_tokenizer(
         )
     _check_special(special)
     files = find_files(inputs)
-    counted = TextReader(progress)
-    content = _train(counted.texts(files, text_column, max_bytes), vocab_size, special)
-    if counted.num_docs == 0:
-        names = ", ".join(str(one) for one in inputs)
+    reader = TextReader(progress)
+    content = _train(reader.texts(files, text_column, max_bytes), vocab_size, special)
+    if reader.num_docs == 0:
+        names = ", ".join(str(path) for path in inputs)
         raise UsageError(f"{names}: no text to train on. Set --text-column.")
     write_whole(output, content)
     digest = hashlib.blake2b(content, digest_size=16).hexdigest()
     return TrainedTokenizer(
-        str(output), _vocab_size(content), len(files), counted.num_docs, counted.num_rejected,
-        counted.text_bytes, digest,
+        str(output), _vocab_size(content), len(files), reader.num_docs, reader.num_rejected,
+        reader.text_bytes, digest,
     )  # fmt: skip
 
 
@@ -151,8 +151,8 @@ def find_files(inputs: Sequence[Path]) -> list[Path]:
         else:
             raise UsageError(f"{path}: no such file or folder. Check the path.")
         if not files:
-            known = ", ".join(FORMATS)
-            raise UsageError(f"{path}: nothing to read. Files must end in {known} (or .gz, .zst).")
+            types = ", ".join(FORMATS)
+            raise UsageError(f"{path}: nothing to read. Files must end in {types} (or .gz, .zst).")
         paths += files
     return list(dict.fromkeys(paths))
 
@@ -196,16 +196,16 @@ class TextReader:
     def _shares(self, files: Sequence[Path], column: str, max_bytes: int) -> Iterator[list[str]]:
         sizes = [path.stat().st_size for path in files]
         for path, size in zip(files, sizes, strict=True):
-            left = max_bytes * size // max(sum(sizes), 1)
+            bytes_left = max_bytes * size // max(sum(sizes), 1)
             for texts, text_bytes in self._read(path, size, column):
-                while text_bytes > left and texts:
+                while text_bytes > bytes_left and texts:
                     text_bytes -= len(texts.pop().encode())
                 self.num_docs += len(texts)
                 self.text_bytes += text_bytes
                 self._progress(self.num_docs, self.text_bytes)
                 yield texts
-                left -= text_bytes
-                if left <= 0:
+                bytes_left -= text_bytes
+                if bytes_left <= 0:
                     break
 
     def _read(self, path: Path, size: int, column: str) -> Iterator[tuple[list[str], int]]:
@@ -282,21 +282,21 @@ class Description:
     tokens: tuple[tuple[int, str], ...]
 
 
-def describe(named: Named, text: str) -> Description:
+def describe(spec: TokenizerSpec, text: str) -> Description:
     """Return what is known of a tokenizer, and the ids of a text.
 
     Raises:
         UsageError: the file is not a tokenizer, or something is missing.
     """
-    definition = define(named)
-    encoder = open_engine(named)
+    definition = define(spec)
+    encoder = open_engine(spec)
     names = {number: name for name, number in definition.vocabulary.items()}
     ids = encoder.encode(pa.array([text], pa.large_string())).ids.tolist()
     size = max(names) + 1
     return Description(
         kind=definition.kind,
-        files=files_of(named.path),
-        hash=identify(named),
+        files=files_of(spec.path),
+        hash=identify(spec),
         vocab_size=size,
         dtype="uint16" if size <= 1 << 16 else "uint32",
         specials={name: definition.vocabulary[name] for name in definition.specials},
@@ -310,13 +310,13 @@ def describe(named: Named, text: str) -> Description:
     )
 
 
-def convert(named: Named, output: Path) -> list[str]:
+def convert(spec: TokenizerSpec, output: Path) -> list[str]:
     """Write a tokenizer as a tokenizer.json of Hugging Face; return tokens it treats otherwise.
 
     Raises:
         UsageError: no tokenizer.json has its ids, or `output` cannot be written.
     """
-    definition = define(named)
+    definition = define(spec)
     fields = definition.fields
     ReferenceEncoder(fields, allow_special=False)  # Hugging Face can open it
     write_whole(output, json.dumps(fields, ensure_ascii=False).encode())

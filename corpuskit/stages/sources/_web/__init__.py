@@ -140,11 +140,11 @@ class WebSource(Source):
         for part in parts:
             yield from self._read(file.path, part, max_document_bytes)
 
-    def _read(self, path: str, part: ArchivePart | None, most: int) -> Iterator[SourceBatch]:
+    def _read(self, path: str, part: ArchivePart | None, max_bytes: int) -> Iterator[SourceBatch]:
         with contextlib.closing(Archive(path, self.max_expansion, part)) as archive:
             drafts: list[PageDraft] = []
             rejects: list[Reject] = []
-            held = taken = 0
+            content_bytes = consumed = 0
             records = read_records(
                 archive.pieces(), lambda fields: self.wants(fields) or _is_wat(fields),
                 self.max_record_bytes, archive.end, archive.framing,
@@ -158,14 +158,14 @@ class WebSource(Source):
                     rejects.append(outcome)
                 else:
                     drafts.append(outcome)
-                    held += len(outcome.content)
-                if held >= BLOCK_BYTES or len(drafts) + len(rejects) >= BLOCK_ROWS:
-                    size, taken = archive.consumed - taken, archive.consumed
-                    yield self._batch(drafts, rejects, size, most)
-                    drafts, rejects, held = [], [], 0
-            size = archive.consumed - taken
+                    content_bytes += len(outcome.content)
+                if content_bytes >= BLOCK_BYTES or len(drafts) + len(rejects) >= BLOCK_ROWS:
+                    size, consumed = archive.consumed - consumed, archive.consumed
+                    yield self._batch(drafts, rejects, size, max_bytes)
+                    drafts, rejects, content_bytes = [], [], 0
+            size = archive.consumed - consumed
             if drafts or rejects or size:
-                yield self._batch(drafts, rejects, size, most)
+                yield self._batch(drafts, rejects, size, max_bytes)
 
     def _check(self, record: ArchiveRecord, path: str) -> None:
         """Refuse what is not an archive of pages, and with `strict` what is not whole."""
@@ -185,37 +185,37 @@ class WebSource(Source):
             )
 
     def _batch(
-        self, drafts: Sequence[PageDraft], rejects: list[Reject], size: int, most: int
+        self, drafts: Sequence[PageDraft], rejects: list[Reject], size: int, max_bytes: int
     ) -> SourceBatch:
-        finished = self.finish(drafts, most)
-        kept: list[tuple[PageDraft, bytes]] = []
-        repaired: list[int] = []
+        finished = self.finish(drafts, max_bytes)
+        accepted: list[tuple[PageDraft, bytes]] = []
+        repaired_rows: list[int] = []
         all_text: list[int] = []
         for draft, outcome in zip(drafts, finished, strict=True):
             if outcome.rule:
                 rejects.append(_reject(draft, outcome))
                 continue
             if outcome.is_repaired:
-                repaired.append(len(kept))
+                repaired_rows.append(len(accepted))
             if outcome.is_all_text:
-                all_text.append(len(kept))
-            kept.append((draft, outcome.text))
-        records = [draft.record for draft, _ in kept]
+                all_text.append(len(accepted))
+            accepted.append((draft, outcome.text))
+        records = [draft.record for draft, _ in accepted]
         urls = [_bare(record.fields.get("warc-target-uri")) for record in records]
         dates = [record.fields.get("warc-date") for record in records]
         ids = [_bare(record.fields.get("warc-record-id")) for record in records]
         return SourceBatch(
             positions=np.array([record.position for record in records], np.int64),
-            texts=pa.array([text.decode() for _, text in kept], pa.large_string()),
+            texts=pa.array([text.decode() for _, text in accepted], pa.large_string()),
             ids=pa.array(ids, pa.string()) if self.ids == "record" else None,
             columns={
-                name: pa.array([_value(draft, name) for draft, _ in kept], kind)
+                name: pa.array([_value(draft, name) for draft, _ in accepted], kind)
                 for name, kind in self.declared().items()
             },
             urls=pa.array(urls, pa.string()),
             dates=pa.array(dates, pa.string()),
             rejects=tuple(sorted(rejects, key=lambda reject: reject.position)),
-            replaced=tuple(repaired),
+            replaced=tuple(repaired_rows),
             noted={"all_text": tuple(all_text)},
             size_bytes=size,
         )
@@ -243,28 +243,28 @@ def _is_wat(fields: Mapping[str, str]) -> bool:
     return kind == "metadata" and media_type(fields.get("content-type", "")) == "application/json"
 
 
-def describe(record: ArchiveRecord, *more: object) -> str:
+def describe(record: ArchiveRecord, *details: object) -> str:
     """Return a record in a line, for the ledger."""
     fields = record.fields
     kind = fields.get("warc-type") or "record"
-    parts = [kind, *more, _bare(fields.get("warc-target-uri")) or ""]
-    return " ".join(str(part) for part in parts if part)
+    words = [kind, *details, _bare(fields.get("warc-target-uri")) or ""]
+    return " ".join(str(word) for word in words if word)
 
 
-def _broken(record: ArchiveRecord, most: int) -> Reject | None:
+def _broken(record: ArchiveRecord, max_bytes: int) -> Reject | None:
     if not record.problem:
         return None
     text = describe(record) if record.fields else ""
-    text = "\n".join(part for part in (text, record.note) if part)
+    text = "\n".join(line for line in (text, record.note) if line)
     if record.problem == "too_long":
-        return Reject(record.position, "too_long", record.expected_bytes, most, text)
+        return Reject(record.position, "too_long", record.expected_bytes, max_bytes, text)
     expected = float(record.expected_bytes) or float("nan")
     return Reject(record.position, record.problem, record.size_bytes, expected, text)
 
 
 def _reject(draft: PageDraft, outcome: Finished) -> Reject:
     head = draft.content[:2000].decode("utf-8", "replace")
-    text = "\n".join(part for part in (describe(draft.record), outcome.note, head) if part)
+    text = "\n".join(line for line in (describe(draft.record), outcome.note, head) if line)
     return Reject(draft.record.position, outcome.rule, outcome.value, outcome.threshold, text)
 
 

@@ -92,7 +92,7 @@ class Archive:
         self._size = self._file.seek(0, os.SEEK_END)
         self._file.seek(0)
         limit = expansion_limit(self._size, max_expansion)
-        self._most = limit if self._kind else MAX_POSITION
+        self._max_bytes = limit if self._kind else MAX_POSITION
         self.end = None if self._kind else self._size
 
     @property
@@ -111,14 +111,14 @@ class Archive:
             DataError: the file holds too much.
         """
         readers = {"gzip": _gunzip, "zstd": _frames, "": _plain}
-        held = 0
+        size = 0
         for piece in readers[self._kind](self._file, self.path, self.framing):
-            held += len(piece.content)
-            if held > self._most:
+            size += len(piece.content)
+            if size > self._max_bytes:
                 raise DataError(
-                    f"{self.path}: {self._size:,} bytes hold more than {self._most:,}, which text "
-                    "does not compress to: perhaps a decompression bomb. Take the file out, or "
-                    "raise max_expansion of the source."
+                    f"{self.path}: {self._size:,} bytes hold more than {self._max_bytes:,}, which "
+                    "text does not compress to: perhaps a decompression bomb. Take the file out, "
+                    "or raise max_expansion of the source."
                 )
             yield piece
 
@@ -138,8 +138,8 @@ class _FileWindow(io.BufferedIOBase):
         return self._file.seek(start + offset) - self._begin
 
     def read(self, size: int | None = -1, /) -> bytes:
-        left = max(0, self._end - self._file.tell())
-        return self._file.read(left if size is None or size < 0 else min(size, left))
+        bytes_left = max(0, self._end - self._file.tell())
+        return self._file.read(bytes_left if size is None or size < 0 else min(size, bytes_left))
 
     def close(self) -> None:
         self._file.close()
@@ -192,7 +192,7 @@ def _members(
                 yield from member.rescue()
                 reason = f"broken gzip member at byte {offset}: {error}"
                 break
-            window = member.rest
+            window = member.unused
             if not member.is_done:
                 window = file.read(READ_BYTES)
                 if not window:
@@ -211,22 +211,22 @@ class _GzipMember:
     Attributes:
         is_new: nothing of it was given out yet.
         is_done: the member is whole and its checksum right.
-        rest: what lies after it, of the bytes last given.
+        unused: bytes after it, of those last passed to `decode`.
     """
 
     def __init__(self, offset: int, head_bytes: int) -> None:
         self._offset, self._head_bytes = offset, head_bytes
         self._decoder = zlib.decompressobj(31)
-        self._before = self._decoder.copy()
-        self._given = self._held = b""
-        self.rest = b""
+        self._saved_decoder = self._decoder.copy()
+        self._compressed = self._pending = b""
+        self.unused = b""
         self.is_new, self.is_done = True, False
 
     def decode(self, compressed: bytes) -> Iterator[ArchivePiece]:
         """Yield what more bytes of the file hold; at most OUTPUT_BYTES at once."""
         while True:
             # What is decoded up to an error is lost with it, unless it is decoded again.
-            self._before, self._given = self._decoder.copy(), compressed
+            self._saved_decoder, self._compressed = self._decoder.copy(), compressed
             content = self._decoder.decompress(compressed, OUTPUT_BYTES)
             compressed = self._decoder.unconsumed_tail
             self.is_done = self._decoder.eof
@@ -234,30 +234,30 @@ class _GzipMember:
             if self.is_done or (not compressed and len(content) < OUTPUT_BYTES):
                 break
         if self.is_done:
-            self.rest = self._decoder.unused_data
+            self.unused = self._decoder.unused_data
             yield from self.flush()
 
     def rescue(self) -> Iterator[ArchivePiece]:
         """Yield what lies before the error, REPAIR_BYTES at a time."""
-        decoder, given = self._before, self._given
-        for begin in range(0, len(given), REPAIR_BYTES):
+        decoder, compressed = self._saved_decoder, self._compressed
+        for begin in range(0, len(compressed), REPAIR_BYTES):
             try:
-                yield from self._out(decoder.decompress(given[begin : begin + REPAIR_BYTES]))
+                yield from self._out(decoder.decompress(compressed[begin : begin + REPAIR_BYTES]))
             except zlib.error:
                 return
 
     def flush(self) -> Iterator[ArchivePiece]:
         """Yield what was held back of a member that is tiny."""
-        if self._held:
-            yield ArchivePiece(self._held, self._offset, self.is_new)
-            self.is_new, self._held = False, b""
+        if self._pending:
+            yield ArchivePiece(self._pending, self._offset, self.is_new)
+            self.is_new, self._pending = False, b""
 
     def _out(self, content: bytes) -> Iterator[ArchivePiece]:
-        content = self._held + content
+        content = self._pending + content
         if self.is_new and len(content) < self._head_bytes:
-            self._held = content
+            self._pending = content
         elif content:
-            self._held = b""
+            self._pending = b""
             yield ArchivePiece(content, self._offset, self.is_new)
             self.is_new = False
 
@@ -389,7 +389,7 @@ def _read_arc_header(window: bytes) -> tuple[int | None, Mapping[str, str]]:
     line = _LINE.match(window)
     if line is None:
         return None, {}
-    url, ip, date, kind, length = (part.decode("utf-8", "replace") for part in line.groups())
+    url, ip, date, kind, length = (field.decode("utf-8", "replace") for field in line.groups())
     is_http = url[:6].lower().startswith(("http:", "https:"))
     return line.end(), {
         "warc-type": "warcinfo" if url.startswith(DESCRIPTION) else "response",

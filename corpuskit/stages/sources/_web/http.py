@@ -66,14 +66,14 @@ def parse_response(block: bytes) -> Response | None:
     return Response(int(status_line[1]), parse_fields(header), body)
 
 
-def decode_body(response: Response, most: int) -> bytes:
+def decode_body(response: Response, max_bytes: int) -> bytes:
     """Return the body without transfer and content encodings.
 
     Many crawlers decode bodies and keep the header that says otherwise, so a body that does not
     look encoded is taken unchanged. Others leave the header out: gzip is decoded once without.
 
     Raises:
-        TooMuchError: it has more than `most` bytes.
+        TooMuchError: it has more than `max_bytes` bytes.
         BrokenBodyError: it begins as the encoding does, but cannot be decoded.
     """
     body = response.body
@@ -81,10 +81,10 @@ def decode_body(response: Response, most: int) -> bytes:
         body = _unchunk(body)
     codings = re.findall(r"[\w-]+", response.fields.get("content-encoding", "").lower())
     for coding in reversed(codings[:MAX_CODINGS]):
-        body = _decode(body, coding, most)
+        body = _decode(body, coding, max_bytes)
     if not codings and body.startswith(_GZIP_DEFLATE):
-        body = _inflate_members(body, most)
-    if len(body) > most:
+        body = _inflate_members(body, max_bytes)
+    if len(body) > max_bytes:
         raise TooMuchError
     return body
 
@@ -118,17 +118,17 @@ def _unchunk(body: bytes) -> bytes:
     return b"".join([*pieces, body[at:]])
 
 
-def _decode(body: bytes, coding: str, most: int) -> bytes:
+def _decode(body: bytes, coding: str, max_bytes: int) -> bytes:
     if coding in {"gzip", "x-gzip"} and body.startswith(GZIP):
-        return _inflate_members(body, most)
+        return _inflate_members(body, max_bytes)
     if coding == "deflate" and body[:1] == b"\x78" and int.from_bytes(body[:2], "big") % 31 == 0:
-        return _inflate(body, 15, most)
+        return _inflate(body, 15, max_bytes)
     if coding == "deflate" and _is_binary(body):
-        return _inflate(body, -15, most)
+        return _inflate(body, -15, max_bytes)
     if coding == "zstd" and body.startswith(b"\x28\xb5\x2f\xfd"):
-        return _unzstd(body, most)
+        return _unzstd(body, max_bytes)
     if coding == "br" and _is_binary(body):
-        return _unbrotli(body, most)
+        return _unbrotli(body, max_bytes)
     return body
 
 
@@ -137,19 +137,19 @@ def _is_binary(body: bytes) -> bool:
     return re.search(rb"[\x00-\x08\x0e-\x1a\x1c-\x1f]", body[:256]) is not None
 
 
-def _inflate(body: bytes, window: int, most: int) -> bytes:
+def _inflate(body: bytes, window: int, max_bytes: int) -> bytes:
     """Decompress; what is cut short gives what is there, as browsers show it."""
     decoder = zlib.decompressobj(window)
     try:
-        content = decoder.decompress(body, most + 1)
+        content = decoder.decompress(body, max_bytes + 1)
     except zlib.error as error:
         raise BrokenBodyError(str(error)) from None
-    if len(content) > most:
+    if len(content) > max_bytes:
         raise TooMuchError
     return content
 
 
-def _inflate_members(body: bytes, most: int) -> bytes:
+def _inflate_members(body: bytes, max_bytes: int) -> bytes:
     """Decompress all gzip members; what follows them and is none is left out."""
     pieces: list[bytes] = []
     size = at = 0
@@ -157,28 +157,28 @@ def _inflate_members(body: bytes, most: int) -> bytes:
         # Steps that double keep the copies of what lies after a member short.
         decoder, step = zlib.decompressobj(31), 1 << 10
         while not decoder.eof and at < len(body):
-            given = body[at : at + step]
+            chunk = body[at : at + step]
             try:
-                pieces.append(decoder.decompress(given, most + 1 - size))
+                pieces.append(decoder.decompress(chunk, max_bytes + 1 - size))
             except zlib.error as error:
                 raise BrokenBodyError(str(error)) from None
             size += len(pieces[-1])
-            if size > most:
+            if size > max_bytes:
                 raise TooMuchError
-            at += len(given) - len(decoder.unused_data)
+            at += len(chunk) - len(decoder.unused_data)
             step = min(2 * step, 1 << 20)
     return b"".join(pieces)
 
 
-def _unzstd(body: bytes, most: int) -> bytes:
+def _unzstd(body: bytes, max_bytes: int) -> bytes:
     from corpuskit.formats.zstd import zstd
 
     content = b""
     try:
         while body:
             decoder = zstd.ZstdDecompressor()
-            content += decoder.decompress(body, most + 1 - len(content))
-            if len(content) > most:
+            content += decoder.decompress(body, max_bytes + 1 - len(content))
+            if len(content) > max_bytes:
                 raise TooMuchError
             body = decoder.unused_data
     except zstd.ZstdError as error:
@@ -186,14 +186,14 @@ def _unzstd(body: bytes, most: int) -> bytes:
     return content
 
 
-def _unbrotli(body: bytes, most: int) -> bytes:
+def _unbrotli(body: bytes, max_bytes: int) -> bytes:
     try:
         brotli: Any = importlib.import_module("brotli")
     except ImportError:
         raise BrokenBodyError("brotli is not installed") from None
     decoder, pieces, size = brotli.Decompressor(), [], 0
     try:
-        while size <= most:
+        while size <= max_bytes:
             pieces.append(decoder.process(body, output_buffer_limit=1 << 20))
             size += len(pieces[-1])
             body = b""

@@ -78,7 +78,7 @@ class Cursor:
         self.offset: int | None = None
         self.damage, self.is_clipped, self._is_stopped = "", False, False
         self.is_at_end = False
-        self._again = AGAIN_BYTES
+        self._reread_budget = AGAIN_BYTES
 
     def open(self) -> bool:
         """Continue after a stop; return whether there is anything."""
@@ -87,7 +87,7 @@ class Cursor:
         self.damage, self.is_clipped, self._is_stopped = "", False, False
         self.offset = None
         if self._waiting is None:
-            self._more()
+            self._read_more()
         if self._waiting is not None:
             piece, self._waiting = self._waiting, None
             self.offset = piece.offset
@@ -96,64 +96,64 @@ class Cursor:
 
     def peek(self, size: int) -> bytes:
         """Return the next bytes without taking them: `size`, fewer only before a stop."""
-        while len(self._buffer) - self._at < size and self._more():
+        while len(self._buffer) - self._at < size and self._read_more():
             pass
         return self._buffer[self._at : self._at + size]
 
     def skip(self, size: int) -> int:
         """Skip bytes; return how many there were before a stop."""
-        left = size
-        while left:
-            step = min(left, len(self._buffer) - self._at)
+        bytes_left = size
+        while bytes_left:
+            step = min(bytes_left, len(self._buffer) - self._at)
             self._at += step
-            left -= step
-            if left and not self._more():
+            bytes_left -= step
+            if bytes_left and not self._read_more():
                 break
-        self.position += size - left
-        self.offset = self.offset if size == left else None
-        return size - left
+        self.position += size - bytes_left
+        self.offset = self.offset if size == bytes_left else None
+        return size - bytes_left
 
     def take(self, size: int) -> bytes:
         """Return bytes: `size`, fewer only before a stop."""
-        pieces, left = [], size
-        while left:
-            piece = self._buffer[self._at : self._at + left]
+        pieces, bytes_left = [], size
+        while bytes_left:
+            piece = self._buffer[self._at : self._at + bytes_left]
             pieces.append(piece)
             self._at += len(piece)
-            left -= len(piece)
-            if left and not self._more():
+            bytes_left -= len(piece)
+            if bytes_left and not self._read_more():
                 break
-        self.position += size - left
+        self.position += size - bytes_left
         self.offset = None
         return b"".join(pieces)
 
-    def pass_long(self, size: int, most: int) -> tuple[int, bytes]:
+    def pass_long(self, size: int, max_bytes: int) -> tuple[int, bytes]:
         """Skip a block that is not held in memory.
 
         Returns:
             How many of its bytes there are before a stop; those from the first line on that
-            begins a record, none if they are more than `most`.
+            begins a record, none if they are more than `max_bytes`.
         """
-        kept: list[bytes] = []
-        done = held = 0
+        pieces: list[bytes] = []
+        num_read = kept_bytes = 0
         tail, is_found = b"", False
-        while done < size and (step := self.take(min(STEP_BYTES, size - done))):
-            done += len(step)
+        while num_read < size and (step := self.take(min(STEP_BYTES, size - num_read))):
+            num_read += len(step)
             if not is_found:
                 window = tail + step
                 match = self.framing.next.search(window)
                 tail, is_found = window[-self.framing.line_bytes :], match is not None
                 step = window[match.start() + 1 :] if match else b""
-            held += len(step)
-            kept = [*kept, step] if held <= most else []
-        return done, b"".join(kept)
+            kept_bytes += len(step)
+            pieces = [*pieces, step] if kept_bytes <= max_bytes else []
+        return num_read, b"".join(pieces)
 
     def give_back(self, content: bytes) -> bool:
         """Put back the last bytes taken; False if that was done too often, or damage follows."""
         size = len(content) + len(self._buffer) - self._at
-        if self.damage or size > self._again:
+        if self.damage or size > self._reread_budget:
             return False
-        self._again -= size
+        self._reread_budget -= size
         self._buffer = content + self._buffer[self._at :]
         self._at = 0
         self.position -= len(content)
@@ -161,7 +161,7 @@ class Cursor:
 
     def skip_breaks(self) -> None:
         """Skip line breaks and blanks."""
-        while self._has_bytes() or self._more():
+        while self._has_bytes() or self._read_more():
             match = _BREAKS.match(self._buffer, self._at)
             self.skip(match.end() - self._at if match else 0)
             if self._has_bytes():
@@ -177,15 +177,15 @@ class Cursor:
                 self.skip(match.start() + 1)
                 return self.position - begin
             # The beginning of a record may lie across the end of the window.
-            most = HEADER_BYTES - self.framing.line_bytes
-            size = most if len(window) == HEADER_BYTES else len(window)
-            if self.skip(size) < size or size < most:
+            full_step = HEADER_BYTES - self.framing.line_bytes
+            size = full_step if len(window) == HEADER_BYTES else len(window)
+            if self.skip(size) < size or size < full_step:
                 return self.position - begin
 
     def _has_bytes(self) -> bool:
         return self._at < len(self._buffer)
 
-    def _more(self) -> bool:
+    def _read_more(self) -> bool:
         """Append the next piece; return whether there is one before a stop."""
         if self._is_stopped:
             return False
@@ -205,7 +205,7 @@ class Cursor:
             self.member_position = self.position + len(self._buffer) - self._at
         self._buffer = self._buffer[self._at :] + piece.content
         self._at = 0
-        self._again += len(piece.content)
+        self._reread_budget += len(piece.content)
         self.damage, self.is_clipped = piece.damage, piece.is_clipped
         self._is_stopped = bool(piece.damage)
 
@@ -213,7 +213,7 @@ class Cursor:
 def read_records(
     pieces: Iterator[ArchivePiece],
     wants: Callable[[Mapping[str, str]], bool],
-    most: int,
+    limit: int,
     end: int | None = None,
     framing: Framing = WARC,
 ) -> Iterator[ArchiveRecord]:
@@ -222,12 +222,12 @@ def read_records(
     A record whose member turns out to be damaged is `broken_record`, or `clipped_file` if the file
     has nothing more, however much of it came out. A record whose length reaches into others, or
     beyond the end, is `broken_record`, and reading continues at the first line in its block that
-    begins one; in compressed files, if no more than `most` bytes were skipped since then.
+    begins one; in compressed files, if no more than `limit` bytes were skipped since then.
 
     Args:
         pieces: of the file.
-        wanted: fields -> whether the body is asked for.
-        most: longer bodies are skipped, in bytes.
+        wants: fields -> whether to read the body.
+        limit: longer bodies are skipped, in bytes.
         end: where the content ends, if it is known.
         framing: how records begin.
     """
@@ -236,13 +236,13 @@ def read_records(
         is_accounted = False
         cursor.skip_breaks()
         while cursor.peek(1):
-            record = _read_record(cursor, wants, most)
+            record = _read_record(cursor, wants, limit)
             end = cursor.position
             cursor.skip_breaks()
             stray = None
             head = b"" if record.problem else cursor.peek(framing.head_bytes)
             if head and not framing.may_start(head):
-                stray = _read_record(cursor, wants, most)
+                stray = _read_record(cursor, wants, limit)
                 cursor.skip_breaks()
             if cursor.damage and not cursor.peek(1) and not record.problem:
                 if end > cursor.member_position:
@@ -250,15 +250,15 @@ def read_records(
                     record, stray = _spoiled(record, cursor), None
                 elif stray is not None:
                     stray = _spoiled(stray, cursor)
-            for whole_record in (record,) if stray is None else (record, stray):
-                is_accounted = whole_record.problem in {"broken_record", "clipped_file"}
-                yield whole_record
+            for item in (record,) if stray is None else (record, stray):
+                is_accounted = item.problem in {"broken_record", "clipped_file"}
+                yield item
         if cursor.damage and not is_accounted:
             yield _spoiled(ArchiveRecord(cursor.position, cursor.offset, {}), cursor)
 
 
 def _read_record(
-    cursor: Cursor, wants: Callable[[Mapping[str, str]], bool], most: int
+    cursor: Cursor, wants: Callable[[Mapping[str, str]], bool], limit: int
 ) -> ArchiveRecord:
     position, offset = cursor.position, cursor.offset
     framing = cursor.framing
@@ -275,40 +275,40 @@ def _read_record(
             note = NOT_A_RECORD
         else:
             note = "a header without end" if end is None else f"Content-Length is {length!r}"
-        again = _last_start(window[:end]) if framing.is_nested else 0
+        next_start = _last_start(window[:end]) if framing.is_nested else 0
         return _stray(
-            cursor, ArchiveRecord(position, offset, fields, note=note), window, again, is_cut
+            cursor, ArchiveRecord(position, offset, fields, note=note), window, next_start, is_cut
         )
     cursor.skip(end)
     return _read_block(
-        cursor, ArchiveRecord(position, offset, fields, b"", 0, int(length)), wants, most
+        cursor, ArchiveRecord(position, offset, fields, b"", 0, int(length)), wants, limit
     )
 
 
 def _read_block(
-    cursor: Cursor, record: ArchiveRecord, wants: Callable[[Mapping[str, str]], bool], most: int
+    cursor: Cursor, record: ArchiveRecord, wants: Callable[[Mapping[str, str]], bool], limit: int
 ) -> ArchiveRecord:
     """Return a record with its block, and with what is wrong with it."""
     expected, offset = record.expected_bytes, record.offset
-    is_long = expected > most
+    is_long = expected > limit
     if cursor.end is not None and cursor.position + expected > cursor.end:
         size = cursor.skip_to_record()
         problem = "broken_record" if cursor.peek(1) else "clipped_file"
         return dataclasses.replace(record, size_bytes=size, problem=problem, note="ends early")
     if is_long:
         body = b""
-        size, rest = cursor.pass_long(expected, most)
+        size, from_next = cursor.pass_long(expected, limit)
     else:
-        body = rest = cursor.take(expected)
+        body = from_next = cursor.take(expected)
         size = len(body)
     is_off = not cursor.damage and (size < expected or not _is_over(cursor))
     if is_off and not cursor.damage:
         if not is_long:
             # The line may begin in the block and end after it.
             match = cursor.framing.next.search(body + cursor.peek(cursor.framing.line_bytes))
-            rest = body[match.start() + 1 :] if match else b""
-        if rest and cursor.give_back(rest):
-            size -= len(rest)
+            from_next = body[match.start() + 1 :] if match else b""
+        if from_next and cursor.give_back(from_next):
+            size -= len(from_next)
             note = "its length reaches into other records"
             return dataclasses.replace(record, size_bytes=size, problem="broken_record", note=note)
     body = body if wants(record.fields) else b""
@@ -336,7 +336,7 @@ def _last_start(window: bytes) -> int:
 
 
 def _stray(
-    cursor: Cursor, record: ArchiveRecord, window: bytes, again: int, is_cut: bool
+    cursor: Cursor, record: ArchiveRecord, window: bytes, next_start: int, is_cut: bool
 ) -> ArchiveRecord:
     """Skip what is not a record, up to the next one; at the end of the file it may be cut off.
 
@@ -344,10 +344,10 @@ def _stray(
         cursor: at its beginning.
         record: with the reason as its note.
         window: the bytes that follow.
-        again: where in them the next record begins; 0: not known.
+        next_start: where in them the next record begins; 0: unknown.
         is_cut: it may be the beginning of a record.
     """
-    size = cursor.skip(again) if again else cursor.skip(1) + cursor.skip_to_record()
+    size = cursor.skip(next_start) if next_start else cursor.skip(1) + cursor.skip_to_record()
     head = window[: min(size, HEAD_BYTES)].decode("utf-8", "replace")
     record = dataclasses.replace(record, size_bytes=size, note=f"{record.note}: {head}")
     if cursor.damage:

@@ -89,14 +89,14 @@ class Huggingface(ColumnSource):
     def read_keyed(
         self, pieces: Iterable[tuple[InputFile, Slice]], max_document_bytes: int
     ) -> Iterator[SourceBatch]:
-        for kind, some in itertools.groupby(pieces, key=lambda pair: format_of(pair[0].name)):
+        for kind, group in itertools.groupby(pieces, key=lambda pair: format_of(pair[0].name)):
             if kind == "arrow":
-                rows = (part for file, _ in some for part in self._arrow(file))
-                for part in join_rows(rows):
-                    yield from self._rows().documents(part, max_document_bytes)
+                rows = (rows_part for file, _ in group for rows_part in self._arrow(file))
+                for rows_part in join_rows(rows):
+                    yield from self._rows().documents(rows_part, max_document_bytes)
             else:
                 source = self._rows() if kind == "parquet" else self._lines()
-                yield from source.read_keyed(some, max_document_bytes)
+                yield from source.read_keyed(group, max_document_bytes)
 
     def _arrow(self, file: InputFile) -> Iterator[ParquetRows]:
         with open_stream(file.path) as reader:
@@ -104,10 +104,10 @@ class Huggingface(ColumnSource):
             position = 0
             for batch in read_batches(file.path, reader):
                 for first in range(0, len(batch), BLOCK_ROWS):
-                    part = batch.slice(first, BLOCK_ROWS)
-                    keys = make_keys(file.ordinal, np.arange(len(part)) + (position + first))
+                    rows = batch.slice(first, BLOCK_ROWS)
+                    keys = make_keys(file.ordinal, np.arange(len(rows)) + (position + first))
                     place = f"{file.path}: row {position + first}"
-                    yield ParquetRows(place, keys, part, 0, file.size_bytes)
+                    yield ParquetRows(place, keys, rows, 0, file.size_bytes)
                 position += len(batch)
 
     def _reader(self, file: InputFile) -> Source:

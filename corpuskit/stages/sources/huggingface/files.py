@@ -38,19 +38,19 @@ def find_files(
     """
     folder = Path(place.removeprefix("file://"))
     place = place.removeprefix("hf://datasets/")
-    chosen = functools.partial(choose, config=config, split=split, pattern=pattern)
+    pick = functools.partial(choose, config=config, split=split, pattern=pattern)
     if folder.is_dir():
-        saved = saved_splits(folder)
-        if saved and pattern is None:
-            return _saved(folder, saved, split)
-        names = chosen(walk_files(str(folder)), _card(folder / "README.md"))
+        splits = saved_splits(folder)
+        if splits and pattern is None:
+            return _saved(folder, splits, split)
+        names = pick(walk_files(str(folder)), _card(folder / "README.md"))
         return [_local(folder, name) for name in names]
     if folder.exists() or "://" in place or not _NAME.fullmatch(place):
         raise UsageError(
             f"{place!r} is neither a folder nor the name of a dataset (owner/name). Files are read "
             "by the sources parquet and jsonl."
         )
-    return fetch(place, revision, lambda names, root: chosen(names, _card(root / "README.md")))
+    return fetch(place, revision, lambda names, root: pick(names, _card(root / "README.md")))
 
 
 def saved_splits(folder: Path) -> list[str]:
@@ -74,22 +74,22 @@ def saved_splits(folder: Path) -> list[str]:
 
 
 def _saved(folder: Path, splits: Sequence[str], split: str) -> list[tuple[FoundFile, str]]:
-    chosen = [name for name in splits if split in {"all", name} or not name]
-    if not chosen:
+    names = [name for name in splits if split in {"all", name} or not name]
+    if not names:
         raise UsageError(f"{folder}: has no split {split!r}. It has: {', '.join(splits)}.")
     files = []
-    for name in chosen:
+    for name in names:
         state = _json(folder / name / "state.json")
         if state.get("_indices_files") or state.get("_indices_data_files"):
             raise UsageError(
                 f"{folder / name}: was saved with a selection of rows. Save it once more after "
                 "flatten_indices()."
             )
-        own = state.get("_split") or "train"
-        if not name and split not in {"all", own}:
+        saved_split = state.get("_split") or "train"
+        if not name and split not in {"all", saved_split}:
             raise UsageError(
-                f"{folder}: has no split {split!r}: it was saved as {own!r}. Set split: {own!r}, "
-                "or all."
+                f"{folder}: has no split {split!r}: it was saved as {saved_split!r}. "
+                f"Set split: {saved_split!r}, or all."
             )
         entries = state.get("_data_files")
         if not isinstance(entries, list) or not entries:
@@ -122,8 +122,8 @@ def _card(readme: Path) -> Mapping[str, Any]:
         return {}
     try:
         block = _METADATA.search(readme.read_bytes().decode())
-        given = yamlreader.load(block[1], str(readme)) if block else {}
-        if not isinstance(given, dict | None):
+        metadata = yamlreader.load(block[1], str(readme)) if block else {}
+        if not isinstance(metadata, dict | None):
             raise ValueError("it is no mapping")
     except (OSError, ValueError, ConfigError) as error:
         reason = error.problem if isinstance(error, ConfigError) else str(error)
@@ -131,7 +131,7 @@ def _card(readme: Path) -> Mapping[str, Any]:
             f"{readme}: the metadata at its top cannot be read: {reason[:300].rstrip('.')}. "
             "Correct it."
         ) from None
-    return given or {}
+    return metadata or {}
 
 
 # ---------------------------------------------------------------- configurations and splits
@@ -194,29 +194,29 @@ def choose(
     Raises:
         UsageError: there are no such files, or of more than one format.
     """
-    known = sorted(name for name in names if format_of(name))
-    others = sorted({"." + name.rpartition(".")[2] for name in names} - set(ENDINGS))
-    if not known:
+    files = sorted(name for name in names if format_of(name))
+    endings = sorted({"." + name.rpartition(".")[2] for name in names} - set(ENDINGS))
+    if not files:
         raise UsageError(
-            f"holds no file that can be read ({', '.join(ENDINGS)}); has {', '.join(others[:8])}."
+            f"holds no file that can be read ({', '.join(ENDINGS)}); has {', '.join(endings[:8])}."
         )
     configs = {str(entry["config_name"]): entry for entry in _configs(card)}
     if pattern is not None:
-        chosen = _fitting(known, [pattern])
-        hint = f"has no file that fits pattern: {pattern!r}; one is {known[0]!r}."
+        matching = _fitting(files, [pattern])
+        hint = f"has no file that fits pattern: {pattern!r}; one is {files[0]!r}."
     elif configs:
-        chosen, hint = _by_card(known, configs, config, split)
+        matching, hint = _card_files(files, configs, config, split)
     else:
-        chosen, hint = _by_name(known, config, split)
-    if not chosen:
+        matching, hint = _named_files(files, config, split)
+    if not matching:
         raise UsageError(hint)
-    kinds = collections.Counter(format_of(name) for name in chosen)
+    kinds = collections.Counter(format_of(name) for name in matching)
     if len(kinds) > 1:
         raise UsageError(
             f"has files of several formats: {dict(kinds)}. Name those of one by pattern, as in "
             "'data/*.parquet'."
         )
-    return chosen
+    return matching
 
 
 def _configs(card: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -226,11 +226,11 @@ def _configs(card: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return [entry for entry in configs if isinstance(entry, dict) and entry.get("config_name")]
 
 
-def _by_card(
-    known: Sequence[str], configs: Mapping[str, Mapping[str, Any]], config: str | None, split: str
+def _card_files(
+    files: Sequence[str], configs: Mapping[str, Mapping[str, Any]], config: str | None, split: str
 ) -> tuple[list[str], str]:
     if config is None:
-        defaults = [name for name, one in configs.items() if one.get("default")]
+        defaults = [name for name, entry in configs.items() if entry.get("default")]
         config = next(iter([*defaults, *(["default"] if "default" in configs else [])]), None)
         config = next(iter(configs)) if config is None and len(configs) == 1 else config
     if config is None or config not in configs:
@@ -239,19 +239,19 @@ def _by_card(
     patterns = _patterns(configs[config])
     if not patterns:
         folder = str(configs[config].get("data_dir", "")).strip("/")
-        inside = [name for name in known if not folder or name.startswith(folder + "/")]
-        return _by_name(inside, None, split)
+        inside = [name for name in files if not folder or name.startswith(folder + "/")]
+        return _named_files(inside, None, split)
     paths = [p for ps in patterns.values() for p in ps] if split == "all" else patterns.get(split)
     if paths is None:
         return [], f"has no split {split!r}. It has: {', '.join(sorted(patterns))}."
-    return _fitting(known, paths), f"has no file that fits {paths}."
+    return _fitting(files, paths), f"has no file that fits {paths}."
 
 
 def _patterns(config: Mapping[str, Any]) -> dict[str, list[str]]:
-    """Return split -> patterns, from the forms that `data_files` may have."""
-    given = config.get("data_files")
+    """Return split -> patterns, from the forms that `value` may have."""
+    value = config.get("data_files")
     folder = str(config.get("data_dir") or "").strip("/")
-    entries = given if isinstance(given, list) else [] if given is None else [given]
+    entries = value if isinstance(value, list) else [] if value is None else [value]
     patterns: dict[str, list[str]] = {}
     for entry in entries:
         split, paths = "train", entry
@@ -262,31 +262,27 @@ def _patterns(config: Mapping[str, Any]) -> dict[str, list[str]]:
     return patterns
 
 
-def _by_name(known: Sequence[str], config: str | None, split: str) -> tuple[list[str], str]:
+def _named_files(files: Sequence[str], config: str | None, split: str) -> tuple[list[str], str]:
     if config is not None:
         folder = config.strip("/") + "/"
-        inside = [n for n in known if n.startswith(folder) or f"/{folder}" in n]
+        inside = [n for n in files if n.startswith(folder) or f"/{folder}" in n]
         if not inside:
             return [], f"has no folder {config!r}, and no configurations."
-        known = inside
+        files = inside
     if split == "all":
-        return list(known), ""
-    named = {name: _split_words(name) for name in known}
+        return list(files), ""
+    by_name = {name: set(_WORDS.split(name.lower())) for name in files}
     words = set(SPLITS.get(split, (split.lower(),)))
-    chosen = [name for name, held in named.items() if held & words]
-    every = {word for several in SPLITS.values() for word in several}
-    if chosen or split != "train" or any(held & every for held in named.values()):
+    matching = [name for name, tokens in by_name.items() if tokens & words]
+    known = {word for several in SPLITS.values() for word in several}
+    if matching or split != "train" or any(tokens & known for tokens in by_name.values()):
         return (
-            chosen,
-            f"has no file of a split {split!r}; one is {known[0]!r}. Set split or pattern.",
+            matching,
+            f"has no file of a split {split!r}; one is {files[0]!r}. Set split or pattern.",
         )
-    return list(known), ""
+    return list(files), ""
 
 
-def _split_words(name: str) -> set[str]:
-    return set(_WORDS.split(name.lower()))
-
-
-def _fitting(known: Iterable[str], patterns: Sequence[str]) -> list[str]:
-    cut = [pattern.removeprefix("./").split("/") for pattern in patterns]
-    return [name for name in known if any(matches(name.split("/"), one) for one in cut)]
+def _fitting(names: Iterable[str], patterns: Sequence[str]) -> list[str]:
+    globs = [pattern.removeprefix("./").split("/") for pattern in patterns]
+    return [name for name in names if any(matches(name.split("/"), glob) for glob in globs)]

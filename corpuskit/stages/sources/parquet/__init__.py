@@ -64,18 +64,18 @@ class ParquetRows(NamedTuple):
         place: file and row groups, for messages.
         keys: (N,) file ordinal and row.
         batch: N rows.
-        allowed: how many bytes the documents of these rows, and of those that follow with 0, may
-            have together.
+        max_bytes: how many bytes the documents of these rows, and of those that follow with 0,
+            may have together.
         size_bytes: of the file.
     """
 
     place: str
     keys: Int64s
     batch: pa.RecordBatch
-    allowed: int
+    max_bytes: int
     size_bytes: int
 
-    def part(self, begin: int, end: int) -> ParquetRows:
+    def slice(self, begin: int, end: int) -> ParquetRows:
         """Return some of the rows."""
         batch = self.batch.slice(begin, end - begin)
         return self._replace(keys=self.keys[begin:end], batch=batch)
@@ -135,15 +135,15 @@ class Parquet(ColumnSource):
         self, pieces: Iterable[tuple[InputFile, Slice]], max_document_bytes: int
     ) -> Iterator[SourceBatch]:
         rows = (rows for file, piece in pieces for rows in self._rows(file, piece))
-        left = 0
-        for part in join_rows(rows):
-            left = part.allowed or left
-            for batch in _named(self.documents(part, max_document_bytes), part.place):
-                left -= batch.size_bytes + ROW_BYTES * len(batch.positions)
-                left -= batch.extra.nbytes if batch.extra is not None else 0
-                if left < 0:
+        bytes_left = 0
+        for joined in join_rows(rows):
+            bytes_left = joined.max_bytes or bytes_left
+            for batch in _checked(self.documents(joined, max_document_bytes), joined.place):
+                bytes_left -= batch.size_bytes + ROW_BYTES * len(batch.positions)
+                bytes_left -= batch.extra.nbytes if batch.extra is not None else 0
+                if bytes_left < 0:
                     raise DataError(
-                        f"{part.place}: {part.size_bytes:,} bytes of file hold more than "
+                        f"{joined.place}: {joined.size_bytes:,} bytes of file hold more than "
                         f"{self.max_expansion} times as much: perhaps a decompression bomb. Take "
                         "the file out, or raise max_expansion of the source."
                     )
@@ -159,11 +159,11 @@ class Parquet(ColumnSource):
                     f"{file.path}: {len(counts)} row groups, {piece.whole} were planned."
                 )
             sizes = _text_sizes(reader, self.text_column)
-            allowed = self._most_bytes(reader, file, piece)
+            max_bytes = self._most_bytes(reader, file, piece)
             position = sum(counts[: piece.begin])
             # Arrow reads dictionaries inside lists from one row group at a time.
-            most = 0 if self.extra and _indexed_lists(reader) else BLOCK_ROWS
-            for groups in _runs(counts, sizes, piece, most):
+            max_rows = 0 if self.extra and _indexed_lists(reader) else BLOCK_ROWS
+            for groups in _runs(counts, sizes, piece, max_rows):
                 place, first = _place(file.path, groups), position
                 num = sum(counts[group] for group in groups)
                 size = sum(sizes[group] for group in groups)
@@ -172,9 +172,9 @@ class Parquet(ColumnSource):
                 num_rows = max(1, min(BLOCK_ROWS, BLOCK_BYTES * num // (size + 1)))
                 for batch in self._batches(reader, file, groups, num_rows):
                     keys = make_keys(file.ordinal, np.arange(position, position + len(batch)))
-                    yield ParquetRows(place, keys, batch, allowed, file.size_bytes)
+                    yield ParquetRows(place, keys, batch, max_bytes, file.size_bytes)
                     position += len(batch)
-                    allowed = 0
+                    max_bytes = 0
                 if position != first + num:
                     raise DataError(
                         f"{place}: the footer says {num} rows, {position - first} came. Fetch the "
@@ -198,23 +198,23 @@ class Parquet(ColumnSource):
         safe, path = num_rows, file.path
         if not is_remote(path):
             with open_input(path) as pages:
-                chunks = read_chunks(pages, path, reader, groups, self._wanted() or ())
+                chunks = read_chunks(pages, path, reader, groups, self._columns_to_read() or ())
                 check_chunks(chunks, _place(path, groups), self.max_page_bytes, self.max_expansion)
                 safe = rows_at_once(chunks, num_rows)
                 if safe < num_rows:
                     safe = rows_at_once(look_inside(pages, chunks), num_rows)
-        batches = _batches(reader, path, groups, safe, self._wanted())
+        batches = _batches(reader, path, groups, safe, self._columns_to_read())
         yield from batches if safe == num_rows else _joined(batches, num_rows)
 
-    def _wanted(self) -> list[str] | None:
+    def _columns_to_read(self) -> list[str] | None:
         """Return the columns to read, None for all."""
-        return None if self.extra else self._named()
+        return None if self.extra else self._named_columns()
 
-    def _named(self) -> list[str]:
+    def _named_columns(self) -> list[str]:
         """Return the columns that parameters name."""
         labels = [name for name in self.labels.values() if name]
-        named = [self.text_column, *labels, *self.columns]
-        return list(dict.fromkeys(named))
+        names = [self.text_column, *labels, *self.columns]
+        return list(dict.fromkeys(names))
 
     def check_columns(self, file: InputFile, schema: pa.Schema) -> None:
         """Raise UsageError, for whoever wrote the parameters, if a column cannot serve."""
@@ -230,15 +230,15 @@ class Parquet(ColumnSource):
     def _problem(self, file: InputFile, schema: pa.Schema) -> tuple[str, str] | None:
         """Return the parameter that names a column that cannot serve, and why it cannot."""
         for name, count in collections.Counter(schema.names).items():
-            if count > 1 and name in self._named():
+            if count > 1 and name in self._named_columns():
                 role = "text_column" if name == self.text_column else "columns"
                 return role, f"{file.path}: has {count} columns {name!r}. Rename all but one."
-        needed = {"text_column": self.text_column, **self.labels}
-        roles = [(role, name) for role, name in needed.items() if name is not None]
+        columns = {"text_column": self.text_column, **self.labels}
+        roles = [(role, name) for role, name in columns.items() if name is not None]
         for role, name in roles + [("columns", name) for name in self.columns]:
             setting = f"sources.{file.source}.{role}"
             if name not in schema.names:
-                has = ", ".join(repr(one) for one in schema.names)
+                has = ", ".join(repr(column) for column in schema.names)
                 return role, f"{file.path}: column {name!r} is missing; has {has}. Set {setting}."
             kind = schema.field(name).type
             if not _serves(kind, role, self.columns.get(name, "string")):
@@ -248,30 +248,30 @@ class Parquet(ColumnSource):
                 return role, f"{file.path}: {problem}"
         return None
 
-    def documents(self, rows: ParquetRows, most: int) -> Iterator[SourceBatch]:
+    def documents(self, rows: ParquetRows, max_bytes: int) -> Iterator[SourceBatch]:
         """Make documents of rows; rows that are longer than the average are cut in halves."""
         batch = rows.batch
-        others = self._others(batch) if self.extra else {}
-        others_bytes = sum(map(decoded_bytes, others.values()))
+        extra_columns = self._extra_columns(batch) if self.extra else {}
+        extra_bytes = sum(map(decoded_bytes, extra_columns.values()))
         is_long = batch.column(self.text_column).nbytes > 2 * BLOCK_BYTES
-        if len(batch) > 1 and (is_long or others_bytes > REPEATED_BYTES):
+        if len(batch) > 1 and (is_long or extra_bytes > REPEATED_BYTES):
             half = len(batch) // 2
-            yield from self.documents(rows.part(0, half), most)
-            yield from self.documents(rows.part(half, len(batch)), most)
+            yield from self.documents(rows.slice(0, half), max_bytes)
+            yield from self.documents(rows.slice(half, len(batch)), max_bytes)
             return
-        if others_bytes > max(REPEATED_BYTES, self.max_page_bytes):
+        if extra_bytes > max(REPEATED_BYTES, self.max_page_bytes):
             raise DataError(
-                f"{rows.place}: the other columns of one row hold {others_bytes:,} bytes. Set "
+                f"{rows.place}: the other columns of one row hold {extra_bytes:,} bytes. Set "
                 "extra: false, or raise max_page_bytes."
             )
         texts, is_broken = as_strings(batch.column(self.text_column))
         content = utf8(texts)
-        marked = _starts_with_mark(content)
-        sizes = content.sizes() - 3 * marked
+        has_mark = _starts_with_mark(content)
+        sizes = content.sizes() - 3 * has_mark
         findings = BrokenRules(self.rules, len(batch))
         findings.mark("bad_text", ~texts.is_valid().to_numpy(zero_copy_only=False))
         findings.mark("invalid_utf8", is_broken)
-        findings.mark("too_long", sizes > most)
+        findings.mark("too_long", sizes > max_bytes)
         columns: dict[str, pa.Array] = {}
         for name, kind in self.declared().items():
             columns[name], is_bad = _typed(batch.column(name), kind)
@@ -281,67 +281,67 @@ class Parquet(ColumnSource):
             if name:
                 labels[slot], is_bad = _typed(batch.column(name), pa.string())
                 findings.mark("bad_column", is_bad)
-        extra = json_objects(others, len(batch)) if self.extra else None
-        kept = findings.codes == 0
-        places = pa.array(np.flatnonzero(kept))
+        extra = json_objects(extra_columns, len(batch)) if self.extra else None
+        is_kept = findings.codes == 0
+        places = pa.array(np.flatnonzero(is_kept))
         ids, urls, dates = (pick(array, places, len(batch)) for array in labels)
         texts = pick(texts, places, len(batch))
-        if marked[kept].any():
+        if has_mark[is_kept].any():
             bare = pc.utf8_slice_codeunits(texts, 1)
-            texts = pc.if_else(pa.array(marked[kept]), bare, texts)
+            texts = pc.if_else(pa.array(has_mark[is_kept]), bare, texts)
         yield SourceBatch(
-            positions=rows.keys[kept],
+            positions=rows.keys[is_kept],
             texts=texts,
             ids=ids,
             columns={name: pick(array, places, len(batch)) for name, array in columns.items()},
             urls=urls,
             dates=dates,
             extra=pick(extra, places, len(batch)) if extra is not None else None,
-            rejects=tuple(_rejects(findings, rows.keys, content, sizes, most)),
+            rejects=tuple(_rejects(findings, rows.keys, content, sizes, max_bytes)),
             size_bytes=int(sizes.sum()),
         )
 
-    def _others(self, batch: pa.RecordBatch) -> dict[str, pa.Array]:
-        """Return the columns that go to `extra`; the second `a` is called `a_2`."""
-        used = self._named()
+    def _extra_columns(self, batch: pa.RecordBatch) -> dict[str, pa.Array]:
+        """Return the columns of `extra`; the second `a` is called `a_2`."""
+        names_used = self._named_columns()
         names = enumerate(distinct(batch.schema.names))
-        return {name: batch.column(place) for place, name in names if name not in used}
+        return {name: batch.column(place) for place, name in names if name not in names_used}
 
 
-def join_rows(parts: Iterator[ParquetRows]) -> Iterator[ParquetRows]:
-    """Join small parts, those of neighbouring files, too: each costs as much as 100 KB in it."""
+def join_rows(pieces: Iterator[ParquetRows]) -> Iterator[ParquetRows]:
+    """Join small pieces, also of neighbouring files: each costs as much as 100 KB in it."""
     waiting: list[ParquetRows] = []
     rows = size = 0
-    for part in parts:
-        added = sum(map(decoded_bytes, part.batch.columns))
-        rows, size = rows + len(part.batch), size + added
+    for piece in pieces:
+        size_bytes = sum(map(decoded_bytes, piece.batch.columns))
+        rows, size = rows + len(piece.batch), size + size_bytes
         is_full = rows > BLOCK_ROWS or size > BLOCK_BYTES
-        if waiting and (is_full or part.batch.schema != waiting[0].batch.schema):
-            yield _together(waiting)
-            waiting, rows, size = [], len(part.batch), added
-        waiting.append(part)
+        if waiting and (is_full or piece.batch.schema != waiting[0].batch.schema):
+            yield _concatenate(waiting)
+            waiting, rows, size = [], len(piece.batch), size_bytes
+        waiting.append(piece)
     if waiting:
-        yield _together(waiting)
+        yield _concatenate(waiting)
 
 
-def _together(parts: list[ParquetRows]) -> ParquetRows:
-    if len(parts) == 1:
-        return parts[0]
-    keys = np.concatenate([part.keys for part in parts])
-    batch = pa.concat_batches([part.batch for part in parts])
+def _concatenate(pieces: list[ParquetRows]) -> ParquetRows:
+    if len(pieces) == 1:
+        return pieces[0]
+    keys = np.concatenate([piece.keys for piece in pieces])
+    batch = pa.concat_batches([piece.batch for piece in pieces])
     return ParquetRows(
-        parts[0].place, keys, batch, sum(part.allowed for part in parts), parts[0].size_bytes
+        pieces[0].place, keys, batch, sum(piece.max_bytes for piece in pieces), pieces[0].size_bytes
     )
 
 
 def _rejects(
-    findings: BrokenRules, keys: Int64s, content: Utf8, sizes: Int64s, most: int
+    findings: BrokenRules, keys: Int64s, content: Utf8, sizes: Int64s, max_bytes: int
 ) -> Iterator[Reject]:
     for row, rule in findings.rows():
         text = None if rule == "bad_text" else content.row(row).decode("utf-8", "replace")
         if rule == "too_long":
             head = content.row(row)[:HEAD_BYTES].decode("utf-8", "ignore")
-            yield Reject(int(keys[row]), rule, float(sizes[row]), most, head)
+            yield Reject(int(keys[row]), rule, float(sizes[row]), max_bytes, head)
         else:
             yield Reject(int(keys[row]), rule, text=text)
 
@@ -388,8 +388,8 @@ def _small_content(file: InputFile) -> bytes | None:
     """Return what is in a small file, None if it is not small, or not any more."""
     if file.size_bytes > SMALL_BYTES:
         return None
-    with open_input(file.path) as opened:
-        content = opened.read(SMALL_BYTES + 1)
+    with open_input(file.path) as stream:
+        content = stream.read(SMALL_BYTES + 1)
     return content if len(content) <= SMALL_BYTES else None
 
 
@@ -408,12 +408,12 @@ def _indexed_lists(reader: pq.ParquetFile) -> list[str]:
     ]
 
 
-def _runs(counts: list[int], sizes: list[int], piece: Slice, most: int) -> Iterator[range]:
-    """Yield the row groups of a slice, small ones together up to `most` rows and BLOCK_BYTES."""
+def _runs(counts: list[int], sizes: list[int], piece: Slice, max_rows: int) -> Iterator[range]:
+    """Yield the row groups of a slice, small ones joined up to `max_rows` rows and BLOCK_BYTES."""
     begin, rows, size = piece.begin, 0, 0
     for group in range(piece.begin, piece.end):
         rows, size = rows + counts[group], size + sizes[group]
-        if group > begin and (rows > most or size > BLOCK_BYTES):
+        if group > begin and (rows > max_rows or size > BLOCK_BYTES):
             yield range(begin, group)
             begin, rows, size = group, counts[group], sizes[group]
     if begin < piece.end:
@@ -447,7 +447,7 @@ def _batches(
         raise DataError(f"{place}: {reason_of(error)}. Fetch the file again.") from None
 
 
-def _named(batches: Iterator[SourceBatch], place: str) -> Iterator[SourceBatch]:
+def _checked(batches: Iterator[SourceBatch], place: str) -> Iterator[SourceBatch]:
     """Yield batches; where Arrow cannot read a value it is the file that is broken."""
     try:
         yield from batches

@@ -31,7 +31,7 @@ def json_objects(columns: Mapping[str, pa.Array], num_docs: int) -> pa.Array:
     so nothing in them ends a run.
     """
     members = [
-        _joined(_large("," + json.dumps(name, ensure_ascii=False) + ":"), _json_values(column))
+        _join(_large("," + json.dumps(name, ensure_ascii=False) + ":"), _json_values(column))
         for name, column in columns.items()
     ]
     if not members:
@@ -40,9 +40,9 @@ def json_objects(columns: Mapping[str, pa.Array], num_docs: int) -> pa.Array:
     inside = pc.binary_join_element_wise(
         *members, _large(""), null_handling="replace", null_replacement=""
     )
-    opened = pc.binary_replace_slice(inside, start=0, stop=1, replacement="{")
+    braced = pc.binary_replace_slice(inside, start=0, stop=1, replacement="{")
     is_empty = pc.equal(inside, _large(""))
-    return pc.if_else(is_empty, _large(None), _joined(opened, _large("}"))).cast(pa.string())
+    return pc.if_else(is_empty, _large(None), _join(braced, _large("}"))).cast(pa.string())
 
 
 def decoded_bytes(column: pa.Array) -> int:
@@ -58,7 +58,7 @@ def decoded_bytes(column: pa.Array) -> int:
     if pa.types.is_map(kind):
         first, end = column.offsets[0].as_py(), column.offsets[-1].as_py()
         pairs = (column.keys, column.items)
-        return sum(decoded_bytes(one.slice(first, end - first)) for one in pairs)
+        return sum(decoded_bytes(array.slice(first, end - first)) for array in pairs)
     if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
         return decoded_bytes(column.flatten())
     return int(column.nbytes)
@@ -68,9 +68,9 @@ def _is_binary(kind: pa.DataType) -> bool:
     return kind in (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())
 
 
-def _joined(*parts: pa.Array | pa.Scalar) -> pa.Array:
+def _join(*columns: pa.Array | pa.Scalar) -> pa.Array:
     """Join element by element; null where a part is."""
-    return pc.binary_join_element_wise(*parts, _large(""))
+    return pc.binary_join_element_wise(*columns, _large(""))
 
 
 def _large(text: str | None) -> pa.Scalar:
@@ -102,8 +102,8 @@ def _json_values(column: pa.Array) -> pa.Array:
 
 
 def _quoted(strings: pa.Array) -> pa.Array:
-    filled = strings.fill_null("") if strings.null_count else strings
-    quoted = large_strings(*quote(*utf8(filled)))
+    non_null = strings.fill_null("") if strings.null_count else strings
+    quoted = large_strings(*quote(*utf8(non_null)))
     return pc.if_else(strings.is_valid(), quoted, None) if strings.null_count else quoted
 
 
@@ -129,8 +129,8 @@ def _json_objects_of(column: pa.Array) -> pa.Array:
 
 
 def _dumped(values: list[Any]) -> pa.Array:
-    written = [None if value is None else _dumps(value) for value in values]
-    return pa.array(written, pa.large_string())
+    texts = [None if value is None else _dumps(value) for value in values]
+    return pa.array(texts, pa.large_string())
 
 
 def _is_odd(kind: pa.DataType) -> bool:
@@ -224,20 +224,20 @@ def quote(offsets: Int64s, data: Bytes) -> tuple[Int64s, Bytes]:
         places[row + 1] = places[row] + size
     out = np.empty(places[num], np.uint8)
     for row in range(num):
-        used = places[row]
-        out[used] = 34
-        used += 1
+        at = places[row]
+        out[at] = 34
+        at += 1
         for pos in range(offsets[row], offsets[row + 1]):
             byte = data[pos]
             if not PLAIN[byte]:
-                out[used] = 92
-                used += 1
+                out[at] = 92
+                at += 1
             if byte < 32:
-                out[used], out[used + 1], out[used + 2] = 117, 48, 48
-                out[used + 3], out[used + 4] = HEX[byte >> 4], HEX[byte & 15]
-                used += 5
+                out[at], out[at + 1], out[at + 2] = 117, 48, 48
+                out[at + 3], out[at + 4] = HEX[byte >> 4], HEX[byte & 15]
+                at += 5
             else:
-                out[used] = byte
-                used += 1
-        out[used] = 34
+                out[at] = byte
+                at += 1
+        out[at] = 34
     return places, out

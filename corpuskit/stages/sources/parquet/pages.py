@@ -88,25 +88,25 @@ class Chunk:
 
 
 def read_chunks(
-    file: BufferedIOBase, path: str, reader: pq.ParquetFile, groups: range, wanted: Sequence[str]
+    file: BufferedIOBase, path: str, reader: pq.ParquetFile, groups: range, names: Sequence[str]
 ) -> list[Chunk]:
-    """Return the chunks of the wanted columns (all, if none are named) of neighbouring row groups.
+    """Return the chunks of the named columns (all, if none are) of neighbouring row groups.
 
     Raises:
         DataError: they are not where the footer says, or no pages.
     """
     columns = [reader.schema.column(leaf) for leaf in range(len(reader.schema))]
-    chosen = {
+    leaves = {
         leaf: column
         for leaf, column in enumerate(columns)
-        if not wanted or any(f"{column.path}.".startswith(f"{name}.") for name in wanted)
+        if not names or any(f"{column.path}.".startswith(f"{name}.") for name in names)
     }
-    pages: dict[int, list[_ColumnPage]] = {leaf: [] for leaf in chosen}
-    sizes = dict.fromkeys(chosen, 0)
-    codecs = {leaf: set[str]() for leaf in chosen}
+    pages: dict[int, list[_ColumnPage]] = {leaf: [] for leaf in leaves}
+    sizes = dict.fromkeys(leaves, 0)
+    codecs = {leaf: set[str]() for leaf in leaves}
     for group in groups:
         meta = reader.metadata.row_group(group)
-        for leaf, column in chosen.items():
+        for leaf, column in leaves.items():
             place = meta.column(leaf)
             try:
                 pages[leaf] += _pages_of(file, place)
@@ -117,16 +117,16 @@ def read_chunks(
                 ) from None
             sizes[leaf] += place.total_compressed_size
             codecs[leaf].add(place.compression)
-    return [_chunk(chosen[leaf], pages[leaf], sizes[leaf], codecs[leaf]) for leaf in chosen]
+    return [_chunk(leaves[leaf], pages[leaf], sizes[leaf], codecs[leaf]) for leaf in leaves]
 
 
 def look_inside(file: BufferedIOBase, chunks: Sequence[Chunk]) -> list[Chunk]:
     """Return the chunks with the true length of the longest value of their dictionaries."""
-    return [_looked_into(file, chunk) if chunk.dictionaries else chunk for chunk in chunks]
+    return [_with_value_bytes(file, chunk) if chunk.dictionaries else chunk for chunk in chunks]
 
 
-def _looked_into(file: BufferedIOBase, chunk: Chunk) -> Chunk:
-    most, codec = 0, CODECS[chunk.compression]
+def _with_value_bytes(file: BufferedIOBase, chunk: Chunk) -> Chunk:
+    max_bytes, codec = 0, CODECS[chunk.compression]
     for begin, stored, size in chunk.dictionaries:
         file.seek(begin)
         content = file.read(stored)
@@ -134,32 +134,32 @@ def _looked_into(file: BufferedIOBase, chunk: Chunk) -> Chunk:
             plain = pa.decompress(content, size, codec) if codec else content
         except (OSError, pa.ArrowException):
             return chunk  # broken: reading it will say so
-        most = max(most, int(longest(np.frombuffer(plain, np.uint8))))
-    return dataclasses.replace(chunk, value_bytes=most)
+        max_bytes = max(max_bytes, int(longest(np.frombuffer(plain, np.uint8))))
+    return dataclasses.replace(chunk, value_bytes=max_bytes)
 
 
 @kernel
 def longest(data: Bytes) -> int:
     """Return the longest of byte strings, each after its length in 4 bytes: O(number)."""
-    most, place, size = 0, 0, len(data)
+    longest_bytes, place, size = 0, 0, len(data)
     while place + 4 <= size:
         length = 0
         for byte in range(4):
             length |= int(data[place + byte]) << (8 * byte)
-        most = max(most, min(length, size - place - 4))
+        longest_bytes = max(longest_bytes, min(length, size - place - 4))
         place += 4 + length
-    return most
+    return longest_bytes
 
 
-def rows_at_once(chunks: Sequence[Chunk], most: int) -> int:
-    """Return how many rows may be read at once, at most `most`, whatever the pages hold."""
+def rows_at_once(chunks: Sequence[Chunk], max_rows: int) -> int:
+    """Return how many rows may be read at once, at most `max_rows`, whatever the pages hold."""
     flat = [chunk for chunk in chunks if not chunk.is_list]
-    allowed = max(REPEATED_BYTES, 2 * sum(chunk.page_bytes() for chunk in flat))
+    max_bytes = max(REPEATED_BYTES, 2 * sum(chunk.page_bytes() for chunk in flat))
     value_bytes = sum(chunk.value_bytes for chunk in flat)
-    rows = max(1, min(most, REPEATED_BYTES // max(value_bytes, 1)))
-    if sum(int(chunk.sizes.sum()) for chunk in flat) <= allowed:
+    rows = max(1, min(max_rows, REPEATED_BYTES // max(value_bytes, 1)))
+    if sum(int(chunk.sizes.sum()) for chunk in flat) <= max_bytes:
         return rows
-    while rows > 1 and sum(chunk.window_bytes(rows) for chunk in flat) > allowed:
+    while rows > 1 and sum(chunk.window_bytes(rows) for chunk in flat) > max_bytes:
         rows //= 2
     return rows
 
