@@ -138,11 +138,11 @@ def _run(search: MixtureSearch, options: Mapping[str, Any]) -> None:
     with needs_torch():
         import corpuskit.train.loop  # noqa: F401
     from corpuskit.ablate.mixture import write_results
-    from corpuskit.ablate.study import find_judges, opened
+    from corpuskit.ablate.study import find_judges, read_corpora
     from corpuskit.cli.ablate import build, note, share, start_jobs, train
 
     slot, study = options["slot"], search.study
-    [corpus] = opened(study) if slot else build(study, quiet=options["as_json"])
+    [corpus] = read_corpora(study) if slot else build(study, quiet=options["as_json"])
     judges = find_judges(study, [corpus])
     search.weights(judges)
     scale = search.scale(corpus)
