@@ -108,13 +108,13 @@ def contamination_report(
             is_finished = True
             for name, num in seal.counters.items():
                 if name.endswith(ITEMS):
-                    of = name.removesuffix(ITEMS)
-                    contaminated[of] = (seal.counters.get(f"{of}{CONTAMINATED}", 0), num)
+                    name = name.removesuffix(ITEMS)
+                    contaminated[name] = (seal.counters.get(f"{name}{CONTAMINATED}", 0), num)
             for hit, items in _hits(run, phase, seal, label):
                 is_phrase = hit.action == "report"  # never beside other rules in a document
                 for item in items:
-                    found = phrases if is_phrase else by_item
-                    _count(found.setdefault(item, ItemHits(item)), hit, examples)
+                    hits_of = phrases if is_phrase else by_item
+                    _count(hits_of.setdefault(item, ItemHits(item)), hit, examples)
                 documents += not is_phrase
                 names = () if is_phrase else {item.partition("/")[0] for item in items}
                 benchmarks.update(names)
@@ -128,16 +128,16 @@ def contamination_report(
     )  # fmt: skip
 
 
-def _check_benchmark(name: str, found: Collection[str]) -> None:
-    if name not in found:
-        known = suggest(name, found) if found else "Nothing was found at all."
-        raise UsageError(f"nothing was found of a benchmark {name!r}. {known}")
+def _check_benchmark(name: str, names: Collection[str]) -> None:
+    if name not in names:
+        hint = suggest(name, names) if names else "Nothing was found at all."
+        raise UsageError(f"nothing was found of a benchmark {name!r}. {hint}")
 
 
-def _ordered(found: Mapping[str, ItemHits], benchmark: str | None) -> list[ItemHits]:
+def _ordered(hits_by_item: Mapping[str, ItemHits], benchmark: str | None) -> list[ItemHits]:
     """Return the items of a benchmark, or of all, those with most documents first."""
-    chosen = [hits for name, hits in found.items() if benchmark in (None, name.partition("/")[0])]
-    return sorted(chosen, key=lambda hits: (-hits.documents, hits.item))
+    items = [item for item in hits_by_item if benchmark in (None, item.partition("/")[0])]
+    return sorted((hits_by_item[i] for i in items), key=lambda hits: (-hits.documents, hits.item))
 
 
 def _count(item: ItemHits, hit: Hit, examples: int) -> None:
@@ -176,8 +176,8 @@ def _hits(
         columns = ["key", "id", "source", *names]
         for batch in read_documents(run.at(part), columns):
             yield from _phrase_hits(batch, label)
-            held = batch.filter(pc.greater(pc.list_value_length(batch.column(f"{label}.items")), 0))
-            for row in held.to_pylist():
+            num_items = pc.list_value_length(batch.column(f"{label}.items"))
+            for row in batch.filter(pc.greater(num_items, 0)).to_pylist():
                 rows = sorted(cuts[row["key"]], key=lambda cut: stage.rules.index(cut["rule"]))
                 spans = row.get(f"{label}.spans") or [s for cut in rows for s in cut["spans"] or ()]
                 hit = Hit(
@@ -192,14 +192,14 @@ def _phrase_hits(batch: pa.RecordBatch, label: str) -> Iterator[tuple[Hit, list[
     name = f"{label}.phrases"
     if name not in batch.schema.names:
         return
-    held = batch.filter(pc.greater(pc.list_value_length(batch.column(name)), 0))
-    for row in held.to_pylist():
+    flagged = batch.filter(pc.greater(pc.list_value_length(batch.column(name)), 0))
+    for row in flagged.to_pylist():
         by_item: defaultdict[str, list[dict[str, int]]] = defaultdict(list)
         for phrase in row[name]:
             by_item[phrase["item"]].append(phrase)
         for item, spans in by_item.items():
-            where = (row["id"], row["key"], row["source"], label)
-            yield Hit(*where, "report", "phrase", None, _spans(spans)), [item]
+            document = (row["id"], row["key"], row["source"], label)
+            yield Hit(*document, "report", "phrase", None, _spans(spans)), [item]
 
 
 def _spans(rows: list[dict[str, int]] | None) -> tuple[tuple[int, int], ...]:

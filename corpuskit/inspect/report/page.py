@@ -88,8 +88,8 @@ def to_json(value: object) -> str:
     Raises:
         ValueError: a number is not finite.
     """
-    written = json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
-    return _UNSAFE.sub(lambda match: f"\\u{ord(match[0]):04x}", written)
+    content = json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    return _UNSAFE.sub(lambda match: f"\\u{ord(match[0]):04x}", content)
 
 
 def read_web(name: str) -> str:
@@ -140,16 +140,16 @@ def _grouped(failures: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _failure(failure: Mapping[str, Any]) -> str:
-    where = ", ".join(
+    place = ", ".join(
         str(failure[key]) for key in ("phase", "units", "host", "at") if failure.get(key)
     )
     if failure["more"]:
-        where += f", and {failure['more']:,} more tasks with the same error"
+        place += f", and {failure['more']:,} more tasks with the same error"
     log = (
         f'<p class="note">Log: <bdi>{text(failure["log"])}</bdi></p>' if failure.get("log") else ""
     )
     lines = "\n".join(text(line) for line in str(failure["error"]).split("\n"))
-    return f'<div class="failure"><b>{text(where)}</b><pre dir="auto">{lines}</pre>{log}</div>\n'
+    return f'<div class="failure"><b>{text(place)}</b><pre dir="auto">{lines}</pre>{log}</div>\n'
 
 
 def html_table(
