@@ -384,8 +384,8 @@ class SlurmFollower:
         except UsageError:
             return  # the controller is away: jobs go on, and manifests show progress
         for state in states:
-            ended = {name: num for name, num in state.elements.items() if name in ENDED}
-            self._ended[state.job] |= Counter(ended)
+            finished = {name: num for name, num in state.elements.items() if name in ENDED}
+            self._ended[state.job] |= Counter(finished)
         current = first_alive(states)
         if current is not None and not current.is_hopeless:
             self._gone = None
@@ -421,9 +421,9 @@ class SlurmFollower:
         name = CLOSING if phase is None else phase.name
         [last] = [job for job in self.jobs if job.phase == name]
         words = JobState(last, dict(self._ended[last]), ()).description
-        what = "close the run" if phase is None else f"finish phase {name}"
+        goal = "close the run" if phase is None else f"finish phase {name}"
         return TaskError(
-            f"{self.run.store.address}: no job is left in Slurm to {what}. Job {last.number}: "
+            f"{self.run.store.address}: no job is left in Slurm to {goal}. Job {last.number}: "
             f"{words.rstrip('.')}. Logs: {log_of(self.run, last)}. Run the same command again to "
             "continue."
         )

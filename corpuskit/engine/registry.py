@@ -121,8 +121,8 @@ def summary(name: str) -> str:
         and (doc := ast.get_docstring(node))
     ]
     # A stage names its source, its helpers seldom do.
-    named = [doc for doc in docs if "\nSource:" in doc] or docs[-1:]
-    return (named[0] if named else ast.get_docstring(tree) or "").split("\n", 1)[0]
+    stage_docs = [doc for doc in docs if "\nSource:" in doc] or docs[-1:]
+    return (stage_docs[0] if stage_docs else ast.get_docstring(tree) or "").split("\n", 1)[0]
 
 
 @functools.cache

@@ -134,31 +134,31 @@ class StreamWork:
 
     def _apply(self, work: UnitWork, step: Step, stage: StreamingStage, view: View) -> View:
         """Apply one stage: ledger rows for what it did, and the view for the next stage."""
-        seen, rows = step.applies.seen(view)
+        input_view, rows = step.applies.seen(view)
         if rows is not None:
             work.count(f"{NOT_APPLIED}{step.label}/{work.unit.source}", view.num_docs - len(rows))
             if len(rows) == 0:
                 return view_after(step.label, stage, view, None, rows)
-        work.timing[f"text_bytes/{step.label}"] += int(seen.text.sizes().sum())
-        ids = seen.column("id")
+        work.timing[f"text_bytes/{step.label}"] += int(input_view.text.sizes().sum())
+        ids = input_view.column("id")
         with noting(f"stage {step.label}, documents {ids[0]} to {ids[-1]}"):
-            outcome = stage.apply(seen)
-        work.profile.applied(step.label, stage, seen, outcome)
+            outcome = stage.apply(input_view)
+        work.profile.applied(step.label, stage, input_view, outcome)
         if step.label in self.labelled:
             _count_labels(work, step.label, outcome)
         if outcome.measures and getattr(step.stage, "measures", False):
-            work.measures.add(step.label, seen, outcome)
+            work.measures.add(step.label, input_view, outcome)
         if outcome.spans is not None and len(outcome.spans.rows):
-            work.add_ledger(_span_entries(step, stage, seen, outcome))
+            work.add_ledger(_span_entries(step, stage, input_view, outcome))
         changed = view_after(step.label, stage, view, outcome, rows)
         if outcome.codes is None or not outcome.codes.any():
             return changed
         dropped = np.flatnonzero(outcome.codes)
-        work.add_ledger(_drop_entries(step, stage, seen, outcome, dropped))
+        work.add_ledger(_drop_entries(step, stage, input_view, outcome, dropped))
         places = dropped if rows is None else rows[dropped]
         if stage.diverts:
-            aside = changed.select(places).batch
-            self._aside.setdefault(stage.diverts, []).append(aside)
+            diverted = changed.select(places).batch
+            self._aside.setdefault(stage.diverts, []).append(diverted)
         stays = np.ones(view.num_docs, np.bool_)
         stays[places] = False
         return changed.select(np.flatnonzero(stays))
@@ -305,17 +305,17 @@ def identified(
 
 def _joined(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Join small batches up to BATCH_BYTES and BATCH_ROWS: stages have a cost per batch, too."""
-    waiting: list[pa.RecordBatch] = []
+    buffered: list[pa.RecordBatch] = []
     rows = size = 0
     for batch in batches:
         rows, size = rows + len(batch), size + batch.nbytes
         is_full = rows > BATCH_ROWS or size > BATCH_BYTES
-        if waiting and (is_full or batch.schema != waiting[0].schema):
-            yield pa.concat_batches(waiting)
-            waiting, rows, size = [], len(batch), batch.nbytes
-        waiting.append(batch)
-    if waiting:
-        yield pa.concat_batches(waiting)
+        if buffered and (is_full or batch.schema != buffered[0].schema):
+            yield pa.concat_batches(buffered)
+            buffered, rows, size = [], len(batch), batch.nbytes
+        buffered.append(batch)
+    if buffered:
+        yield pa.concat_batches(buffered)
 
 
 def _grouped(batches: Iterator[SourceBatch], cell_bytes: int) -> Iterator[Iterator[SourceBatch]]:
@@ -409,12 +409,12 @@ def _span_entries(step: Step, stage: Stage, view: View, outcome: Outcome) -> Ent
     rows, codes = spans.rows[order], spans.codes[order]
     new = np.ones(len(rows), np.bool_)
     new[1:] = (rows[1:] != rows[:-1]) | (codes[1:] != codes[:-1])
-    begins = np.flatnonzero(new)
-    lists = span_lists(np.cumsum(new) - 1, spans.starts[order], spans.ends[order], len(begins))
-    names = pa.array(stage.rules).take(pa.array(codes[begins].astype(np.int64) - 1))
-    counts = np.diff(np.append(begins, len(rows))).astype(np.float64)
+    firsts = np.flatnonzero(new)
+    lists = span_lists(np.cumsum(new) - 1, spans.starts[order], spans.ends[order], len(firsts))
+    names = pa.array(stage.rules).take(pa.array(codes[firsts].astype(np.int64) - 1))
+    counts = np.diff(np.append(firsts, len(rows))).astype(np.float64)
     return Entries.of(
-        view.batch, rows[begins], step.label, names, counts, action=spans.action, spans=lists
+        view.batch, rows[firsts], step.label, names, counts, action=spans.action, spans=lists
     )
 
 
