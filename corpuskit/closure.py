@@ -82,12 +82,12 @@ def closure(*paths: Path) -> tuple[Path, ...]:
     (`Stage.libraries`).
     """
     seen: set[Path] = set()
-    waiting = list(paths)
-    while waiting:
-        current = waiting.pop()
+    queue = list(paths)
+    while queue:
+        current = queue.pop()
         if current not in seen:
             seen.add(current)
-            waiting += _imported(current)
+            queue += _imported(current)
     _save()
     return tuple(sorted(seen))
 
@@ -133,12 +133,12 @@ def read(path: Path) -> SourceFile:
     """
     content = path.read_bytes()
     key = hashlib.blake2b(content, digest_size=16).hexdigest()
-    kept = _kept()
-    if key not in kept.sources:
+    cache = _kept()
+    if key not in cache.sources:
         source = _parsed(content) if path.suffix == ".py" else None
-        kept.sources[key] = source or SourceFile((), key)
-        kept.num_new += 1
-    return kept.sources[key]
+        cache.sources[key] = source or SourceFile((), key)
+        cache.num_new += 1
+    return cache.sources[key]
 
 
 # ---------------------------------------------------------------- what a file says
@@ -364,13 +364,13 @@ def _save() -> None:
 
     Of two processes that save at once one wins; the other's files are parsed again some day.
     """
-    kept = _kept()
-    if not kept.num_new:
+    cache = _kept()
+    if not cache.num_new:
         return
     with contextlib.suppress(OSError, UsageError):
-        sources = dict(list(kept.sources.items())[-_MOST_KEPT:])
+        sources = dict(list(cache.sources.items())[-_MOST_KEPT:])
         keep(_place(), json.dumps(sources).encode())
-        kept.num_new = 0
+        cache.num_new = 0
 
 
 @functools.cache

@@ -190,8 +190,8 @@ class LocalStore(Store):
 
     def sizes(self, folder: str) -> dict[str, int]:
         reach("list:before", folder)
-        found = {name: size for name, size in self._walk(folder) if not _is_unfinished(name)}
-        return dict(sorted(found.items()))
+        sizes = {name: size for name, size in self._walk(folder) if not _is_unfinished(name)}
+        return dict(sorted(sizes.items()))
 
     def _walk(self, folder: str) -> Iterator[tuple[str, int]]:
         """Yield (name, size) of all files below a folder; what is deleted meanwhile may lack."""
