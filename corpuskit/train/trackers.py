@@ -92,7 +92,7 @@ def figures_of(update: Update) -> tuple[dict[str, float], int]:
         step = update.step + 1
         values = {name: getattr(update, name) for name in STEP_FIGURES}
         if update.experts:
-            values |= {f"experts/{name}": one for name, one in asdict(update.experts).items()}
+            values |= {f"experts/{name}": value for name, value in asdict(update.experts).items()}
         for name, source in update.sources.items():
             # Not below loss/, which MLflow would keep as a file.
             values[f"loss_of/{name}"] = source.loss
