@@ -135,7 +135,7 @@ def test_what_is_needed_again_goes_last_and_the_last_used_first(tmp_path: Path) 
     add(cache, 6)
     assert there(cache) == {0, 1, 2, 3, 4, 6}
     age(cache, 0, 1, 2, 3, 4)
-    cache._again.add(key_of(6))
+    cache._reread.add(key_of(6))
     add(cache, 7, is_reread=True)
     assert there(cache) == {0, 1, 2, 3, 4, 7}
 
