@@ -133,7 +133,7 @@ def read(path: Path) -> SourceFile:
     """
     content = path.read_bytes()
     key = hashlib.blake2b(content, digest_size=16).hexdigest()
-    cache = _kept()
+    cache = _load_cache()
     if key not in cache.sources:
         source = _parsed(content) if path.suffix == ".py" else None
         cache.sources[key] = source or SourceFile((), key)
@@ -217,7 +217,7 @@ def _imported(path: Path) -> list[Path]:
         elif module.partition(".")[0] == PACKAGE.name:
             files += _below(str(PACKAGE), module.partition(".")[2], names)
         elif not path.is_relative_to(PACKAGE):
-            files += _found(path, module, names)
+            files += _third_party(path, module, names)
     return [Path(file) for file in dict.fromkeys(files) if not _carries(file)]
 
 
@@ -264,7 +264,7 @@ def _listed(folder: str) -> frozenset[str]:
         return frozenset()
 
 
-def _found(path: Path, module: str, names: tuple[str, ...]) -> Iterator[str]:
+def _third_party(path: Path, module: str, names: tuple[str, ...]) -> Iterator[str]:
     """Yield what an absolute import of a third party's file leads to, if it is followed."""
     top = module.partition(".")[0]
     if top in sys.stdlib_module_names:
@@ -289,7 +289,7 @@ def _is_beside(path: Path, other: Path) -> bool:
 
 def forget() -> None:
     """Read files again, as a new process would: for tests that edit them."""
-    for cached in (closure, read, _imported, _kept, _packages, _module_at, _listed, _spec):
+    for cached in (closure, read, _imported, _load_cache, _packages, _module_at, _listed, _spec):
         cached.cache_clear()
 
 
@@ -348,7 +348,7 @@ def _place() -> Path:
 
 
 @functools.cache
-def _kept() -> _SourceCache:
+def _load_cache() -> _SourceCache:
     content = None
     with contextlib.suppress(OSError, UsageError):
         content = read_kept(_place())
@@ -364,7 +364,7 @@ def _save() -> None:
 
     Of two processes that save at once one wins; the other's files are parsed again some day.
     """
-    cache = _kept()
+    cache = _load_cache()
     if not cache.num_new:
         return
     with contextlib.suppress(OSError, UsageError):

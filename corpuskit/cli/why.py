@@ -168,14 +168,14 @@ def _all(hits: Hits, histories: Sequence[dict[str, Any]]) -> Iterator[str | _Par
 
 def _lines(document: dict[str, Any]) -> Iterator[str | _Para]:
     stages, outcome = document["stages"], document["outcome"]
-    yield click.style(_plain(document["id"]), bold=True)
+    yield click.style(_printable(document["id"]), bold=True)
     yield _Para(_origin(document), "  ")
     words = _OUTCOMES[outcome]
     if outcome == "unfinished" and stages and stages[0]["outcome"] == "not finished":
         words = "not known yet: the phase that reads the documents is not finished"
     yield "  " + click.style(words, fg=_COLOURS[outcome], bold=True)
     yield ""
-    labels = [_plain(entry["stage"]) for entry in stages]
+    labels = [_printable(entry["stage"]) for entry in stages]
     indent = min(max(map(len, labels), default=0), 20) + 2
     for label, entry in zip(labels, stages, strict=True):
         yield from _stage(label, entry, indent)
@@ -202,7 +202,7 @@ def _stage(label: str, entry: dict[str, Any], indent: int) -> Iterator[str | _Pa
     outcome = entry["outcome"]
     now = entry.get("recomputed", {}).get("outcome")
     words = f"{outcome}, but now {now}" if now and outcome in _OPEN else outcome
-    words += f" ({_plain(entry['applies'])})" if outcome == "not applied" else ""
+    words += f" ({_printable(entry['applies'])})" if outcome == "not applied" else ""
     colour = _COLOURS.get(words)
     yield f"{label:<{indent - 1}} " + click.style(words, fg=colour, dim=colour is None)
     margin = "    "
@@ -211,7 +211,7 @@ def _stage(label: str, entry: dict[str, Any], indent: int) -> Iterator[str | _Pa
         if row["survivor_id"] is not None:
             share = row["lost"]
             lacks = "" if share is None else f", which lacks {share:.2%} of its shingles"
-            yield f"{margin}kept instead: {_plain(row['survivor_id'])}{lacks}"
+            yield f"{margin}kept instead: {_printable(row['survivor_id'])}{lacks}"
         yield from _excerpts(row["excerpts"], row["num_spans"], margin)
     yield from _cluster(entry.get("cluster"), margin)
     annotations = entry.get("annotations", {}).items()
@@ -246,7 +246,7 @@ def _value(entry: dict[str, Any], name: str) -> str:
 
 
 def _measures(measures: Sequence[dict[str, Any]], margin: str) -> Iterator[str | _Para]:
-    names = [_plain(measure["rule"]) for measure in measures]
+    names = [_printable(measure["rule"]) for measure in measures]
     values = [
         "-" if measure["value"] is None else _number(measure["value"]) for measure in measures
     ]
@@ -254,7 +254,7 @@ def _measures(measures: Sequence[dict[str, Any]], margin: str) -> Iterator[str |
     for name, value, measure in zip(names, values, measures, strict=True):
         line = f"{margin}{name:<{first}}  {value:>{second}}"
         if measure["threshold"] is not None:
-            bound = f"  {_plain(measure['parameter'])} {_number(measure['threshold'])}"
+            bound = f"  {_printable(measure['parameter'])} {_number(measure['threshold'])}"
             line += click.style(bound, dim=True)
         yield line + (click.style("  <- fails", fg="red", bold=True) if measure["fails"] else "")
 
@@ -380,13 +380,13 @@ def _listed(steps: Sequence[dict[str, Any]]) -> str:
 
 def _wrapped(text: str, margin: str, max_lines: int, breaks: bool, width: int) -> list[str]:
     width -= len(margin)
-    lines = textwrap.wrap(_plain(text), width, break_long_words=breaks, break_on_hyphens=False)
+    lines = textwrap.wrap(_printable(text), width, break_long_words=breaks, break_on_hyphens=False)
     if max_lines and len(lines) > max_lines:
         lines = [*lines[: max_lines - 1], lines[max_lines - 1][: width - 4] + " ..."]
     return [margin + line for line in lines]
 
 
-def _plain(text: object) -> str:
+def _printable(text: object) -> str:
     return one_line(str(text))
 
 
@@ -394,7 +394,7 @@ def _number(value: object) -> str:
     if isinstance(value, list | tuple):
         return ", ".join(map(_number, value)) or "none"
     if isinstance(value, bool) or not isinstance(value, int | float):
-        return _plain(value)
+        return _printable(value)
     if isinstance(value, float) and not (value.is_integer() and abs(value) < 1e15):
         return f"{value:.4g}"
     return f"{int(value):,}"

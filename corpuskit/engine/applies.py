@@ -208,7 +208,7 @@ class Applies:
         masks = [condition.holds(column(condition.column)) for condition in self.where]
         return functools.reduce(np.logical_and, masks)
 
-    def seen(self, view: View) -> tuple[View, NDArray[np.int64] | None]:
+    def select(self, view: View) -> tuple[View, NDArray[np.int64] | None]:
         """Return the documents that the stage sees, and their rows; None = all."""
         mask = self.to_rows(view.column) if self.where else None
         if mask is None or mask.all():

@@ -334,7 +334,7 @@ class _YamlFile:
         locations: dict[KeyPath, tuple[str, str]] = {}
         if not isinstance(root, yaml.MappingNode):
             raise ConfigError(f"{path}:1:1", "the file must be a mapping of names to values.")
-        file = cls(path, _plain(root, path, (), locations), locations)
+        file = cls(path, _to_values(root, path, (), locations), locations)
         for override in overrides:
             file.override(override)
         return file
@@ -468,7 +468,7 @@ class _YamlFile:
         return ConfigError(self.where(full), f"{name} {message}, got {error['input']!r}.")
 
 
-def _plain(
+def _to_values(
     node: yaml.Node, path: Path, keys: KeyPath, locations: dict[KeyPath, tuple[str, str]]
 ) -> Any:
     """Turn YAML nodes into plain values and note the position of each."""
@@ -477,7 +477,7 @@ def _plain(
         raise ConfigError(position, f"the tag {node.tag!r} is not allowed.", "Write plain values.")
     locations.setdefault(keys, (position, position))
     if isinstance(node, yaml.SequenceNode):
-        return [_plain(item, path, (*keys, i), locations) for i, item in enumerate(node.value)]
+        return [_to_values(item, path, (*keys, i), locations) for i, item in enumerate(node.value)]
     if not isinstance(node, yaml.MappingNode):
         return _scalar(node, position)
     values: dict[str, Any] = {}
@@ -490,7 +490,7 @@ def _plain(
             raise ConfigError(place, f"{key!r} is given twice.", "Remove one.")
         start = value_node.start_mark
         locations[(*keys, key)] = (place, f"{path}:{start.line + 1}:{start.column + 1}")
-        values[key] = _plain(value_node, path, (*keys, key), locations)
+        values[key] = _to_values(value_node, path, (*keys, key), locations)
     return values
 
 

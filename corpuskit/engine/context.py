@@ -241,7 +241,7 @@ class PassWork(UnitWork, PhaseInputs):
         names += [name for name in self._where.columns if name not in names]
         sidecars = self.sidecar_paths()
         for batch in read_part(self.run, self.unit.part, names, sidecars=sidecars, keys=keys):
-            view, rows = self._where.seen(View(batch))
+            view, rows = self._where.select(View(batch))
             if rows is not None and len(rows) == 0:
                 continue
             if "text" in names:

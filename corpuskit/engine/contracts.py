@@ -89,7 +89,7 @@ def contracts(run: RunDirectory, finished: Sealed | None = None) -> list[Contrac
         if row.state != "done":
             judged.append(Contract(*facts, verdict=row.state))
             continue
-        counted, total = _measured(bound, row, counters, sources)
+        counted, total = _count_of(bound, row, counters, sources)
         value = counted / total if total else bound.limit  # a share of nothing breaks nothing
         value = counted if bound.stage == TOKENS else value
         is_least = bound.path[0].startswith("min")
@@ -112,7 +112,7 @@ def _counters(finished: Sealed) -> Mapping[str, int]:
     return counters
 
 
-def _measured(
+def _count_of(
     bound: Bound, row: FunnelRow, counters: Mapping[str, int], sources: Iterable[str]
 ) -> tuple[int, int]:
     """Return what a share is: how many, and of how many."""

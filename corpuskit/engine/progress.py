@@ -79,7 +79,7 @@ class PhaseCount:
         weights = _weights(run, phase, list(self.units.values()))
         self._weights = dict(zip(self.units, weights, strict=True))
         self._total = sum(weights)
-        self._seen: set[str] = set()
+        self._read_names: set[str] = set()
         self._done: set[int] = set()
         self._is_cut_otherwise = False
         self.counters: Counter[str] = Counter()
@@ -109,12 +109,12 @@ class PhaseCount:
         listed = self.run.store.list(f"manifests/{self.phase.name}")
         self.failed = tuple(name for name in listed if "/failed-" in name)
         prefix = f"/{self.fingerprint}/task-"
-        new = [name for name in listed if prefix in name and name not in self._seen]
+        new = [name for name in listed if prefix in name and name not in self._read_names]
         for name, content in zip(new, self.run.store.read_each(new), strict=True):
             with contextlib.suppress(DataError):  # damaged: whoever runs the phase makes it again
                 if content is not None:
                     self._add(name, Manifest.from_json(content, name))
-                    self._seen.add(name)
+                    self._read_names.add(name)
         if self._is_cut_otherwise:
             self.tasks_done = sum(self._done.issuperset(units) for units in self._tasks.values())
         return bool(new)
@@ -382,7 +382,7 @@ class Tracker:
             self._forecast.note(now, phases[current].share)
             speed = self._speed(now, phases[current].text_bytes)
             if state == "running":
-                phase_left, run_left = self._left(now)
+                phase_left, run_left = self._seconds_left(now)
         return RunProgress(
             name=self.run.plan.settings.name, state=state, phases=tuple(phases.values()),
             current=None if current is None else phases[current],
@@ -437,7 +437,7 @@ class Tracker:
         slots = executor.slurm.slots if executor.kind == "slurm" else 1
         return executor.processes * slots
 
-    def _left(self, now: float) -> tuple[float | None, float | None]:
+    def _seconds_left(self, now: float) -> tuple[float | None, float | None]:
         """Return about how many seconds this phase, and the whole run, will still take."""
         count = self.count
         assert count is not None, "asked while a phase runs"

@@ -224,11 +224,11 @@ class Profile:
 
     def __init__(self, source: str) -> None:
         self._source = source
-        self._plain: defaultdict[tuple[str, str, str], list[int]] = defaultdict(lambda: [0, 0])
+        self._counts: defaultdict[tuple[str, str, str], list[int]] = defaultdict(lambda: [0, 0])
         self._binned: dict[tuple[str, str, str], NDArray[np.int64]] = {}
-        self._named: dict[tuple[str, str, str], dict[str | None, list[int]]] = {}
+        self._names_by_key: dict[tuple[str, str, str], dict[str | None, list[int]]] = {}
 
-    def passed(self, at: str, view: View) -> None:
+    def count_documents(self, at: str, view: View) -> None:
         """Count documents where they are read, or where they leave the phase."""
         sizes = view.text.sizes()
         self._histogram((at, "length", ""), sizes.astype(np.float64), sizes)
@@ -262,7 +262,7 @@ class Profile:
         """Write the counts and return how many rows there are; without any, nothing is written."""
         rows = [
             (*key, None, self._source, None, *counts)
-            for key, counts in self._plain.items()
+            for key, counts in self._counts.items()
             if any(counts)
         ]
         for key, bins in self._binned.items():
@@ -270,7 +270,7 @@ class Profile:
                 (*key, None, self._source, place - LAST, *bins[:, place].tolist())
                 for place in np.flatnonzero(bins[0]).tolist()
             ]
-        for key, by_name in self._named.items():
+        for key, by_name in self._names_by_key.items():
             rows += [
                 (*key, name, self._source, None, *counts)
                 for name, counts in _most_frequent(by_name, MAX_NAMES[key[1]])
@@ -314,7 +314,7 @@ class Profile:
         )
 
     def _add(self, key: tuple[str, str, str], documents: int, text_bytes: int) -> None:
-        counts = self._plain[key]
+        counts = self._counts[key]
         counts[0] += documents
         counts[1] += text_bytes
 
@@ -342,7 +342,7 @@ class Profile:
         counts = np.bincount(places, minlength=len(values))
         summed = np.zeros(len(values), np.int64)
         np.add.at(summed, places, sizes)
-        by_name = self._named.setdefault(key, {})
+        by_name = self._names_by_key.setdefault(key, {})
         for name, documents, text_bytes in zip(
             values, counts.tolist(), summed.tolist(), strict=True
         ):

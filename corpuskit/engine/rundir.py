@@ -137,7 +137,7 @@ class RunDirectory:
         Raises:
             DataError: the phase is not finished, or the file is not what it wrote.
         """
-        [part] = self.seal(self._named(phase)).by_role(f"file:{name}")
+        [part] = self.seal(self._index_of(phase)).by_role(f"file:{name}")
         content = self.store.read(name)
         if self.store.digest(name) != part.digest:
             raise DamagedError(self.at(part))
@@ -476,16 +476,16 @@ class RunDirectory:
         for index in phase.earlier:
             if self.plan.phases[index].pass_name == first:
                 return self.seal(index).by_role(f"run:{role}")
-        return self.seal(self._named(first)).by_role(role)
+        return self.seal(self._index_of(first)).by_role(role)
 
     def find_counters(self, phase: Phase, name: str) -> Mapping[str, int]:
         """Return the counters of an earlier pass of the same stage, or of another phase."""
         for index in phase.earlier:
             if self.plan.phases[index].pass_name == name:
                 return self.seal(index).counters
-        return self.seal(self._named(name)).counters
+        return self.seal(self._index_of(name)).counters
 
-    def _named(self, name: str) -> int:
+    def _index_of(self, name: str) -> int:
         for phase in self.plan.phases:
             if phase.name == name:
                 return phase.index

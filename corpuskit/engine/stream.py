@@ -75,14 +75,14 @@ class StreamWork:
             self._cell(work, self._documents(work))
             yield work
             return
-        for index, group in enumerate(_grouped(self._read(), self.run.plan.settings.cell_bytes)):
+        for index, group in enumerate(_to_cells(self._read(), self.run.plan.settings.cell_bytes)):
             if index >= CELLS_PER_UNIT:
                 limit = f"more than {CELLS_PER_UNIT} cells in one file that cannot be split"
                 path = self.run.inputs.units[self.unit.number][0][0].path
                 raise DataError(f"{path}: {limit}. Raise cell_bytes or split the file.")
             number = self.unit.number * CELLS_PER_UNIT + index
             work = self._work(dataclasses.replace(self.unit, number=number))
-            self._cell(work, _joined(self._ingest(work, group)))
+            self._cell(work, _merge_small(self._ingest(work, group)))
             yield work
 
     def _work(self, unit: Unit) -> UnitWork:
@@ -115,11 +115,11 @@ class StreamWork:
     def _staged(
         self, work: UnitWork, batches: Iterator[pa.RecordBatch], watch: Stopwatch
     ) -> Iterator[View]:
-        self._aside: dict[str, list[pa.RecordBatch]] = {}
+        self._diverted: dict[str, list[pa.RecordBatch]] = {}
         for batch in batches:
             view = View(batch)
             if self.phase.base is None:
-                work.profile.passed(READ, view)
+                work.profile.count_documents(READ, view)
                 work.ids.add(batch)
             watch.lap("read")
             for step, stage in self.steps:
@@ -128,13 +128,13 @@ class StreamWork:
                 if view.num_docs == 0:
                     break
             if view.num_docs:
-                work.profile.passed(LEFT, view)
+                work.profile.count_documents(LEFT, view)
                 yield view
                 watch.lap(self.last_label or "write")
 
     def _apply(self, work: UnitWork, step: Step, stage: StreamingStage, view: View) -> View:
         """Apply one stage: ledger rows for what it did, and the view for the next stage."""
-        input_view, rows = step.applies.seen(view)
+        input_view, rows = step.applies.select(view)
         if rows is not None:
             work.count(f"{NOT_APPLIED}{step.label}/{work.unit.source}", view.num_docs - len(rows))
             if len(rows) == 0:
@@ -158,7 +158,7 @@ class StreamWork:
         places = dropped if rows is None else rows[dropped]
         if stage.diverts:
             diverted = changed.select(places).batch
-            self._aside.setdefault(stage.diverts, []).append(diverted)
+            self._diverted.setdefault(stage.diverts, []).append(diverted)
         stays = np.ones(view.num_docs, np.bool_)
         stays[places] = False
         return changed.select(np.flatnonzero(stays))
@@ -204,7 +204,7 @@ class StreamWork:
     def _write_diverted(self, work: UnitWork, folder: str) -> None:
         path = self.scratch / f"{folder}-{work.unit.number}.parquet"
         with DocumentWriter(path, self.schema) as writer:
-            for batch in self._aside.get(folder, ()):
+            for batch in self._diverted.get(folder, ()):
                 writer.write(_conform(batch, self.schema))
         work.publish_documents(writer, f"aside:{folder}", folder)
 
@@ -257,7 +257,7 @@ class FileNames:
         self._ordinals = np.array(list(files), np.int64)
         self._names = pa.array(list(files.values()), pa.string())
 
-    def of(self, keys: NDArray[np.int64]) -> pa.StringArray:
+    def files_of(self, keys: NDArray[np.int64]) -> pa.StringArray:
         """Return the file of each key, (N,)."""
         places = np.searchsorted(self._ordinals, keys >> POSITION_BITS)
         return self._names.take(pa.array(places))
@@ -273,7 +273,7 @@ def identified(
     """
     num = len(read.positions)
     nulls = pa.nulls(num, pa.string())
-    files = names.of(read.positions)
+    files = names.files_of(read.positions)
     positions = read.positions & MAX_POSITION
     origin = pa.StructArray.from_arrays(
         [
@@ -303,7 +303,7 @@ def identified(
     return pa.record_batch(columns)
 
 
-def _joined(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _merge_small(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Join small batches up to BATCH_BYTES and BATCH_ROWS: stages have a cost per batch, too."""
     buffered: list[pa.RecordBatch] = []
     rows = size = 0
@@ -318,7 +318,7 @@ def _joined(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield pa.concat_batches(buffered)
 
 
-def _grouped(batches: Iterator[SourceBatch], cell_bytes: int) -> Iterator[Iterator[SourceBatch]]:
+def _to_cells(batches: Iterator[SourceBatch], cell_bytes: int) -> Iterator[Iterator[SourceBatch]]:
     """Group batches into cells of about `cell_bytes` of text as it was read.
 
     The cut depends on the input alone. Each group must be consumed before the next is asked for.
@@ -351,7 +351,7 @@ def _note_rejects(
     stage, rejects = source.stage_name(), read.rejects
     if rejects:
         keys = np.array([reject.position for reject in rejects], np.int64)
-        ids = derived_ids(work.unit.source, names.of(keys), pa.array(keys & MAX_POSITION))
+        ids = derived_ids(work.unit.source, names.files_of(keys), pa.array(keys & MAX_POSITION))
         work.add_ledger(
             Entries(
                 keys, ids, pa.repeat(work.unit.source, len(ids)), stage,

@@ -463,7 +463,7 @@ def _replay(
         for step, stage in steps:
             if not step.applies.to_source(view.column("source")[0].as_py()):
                 continue
-            part, rows = step.applies.seen(view)
+            part, rows = step.applies.select(view)
             with folder_of(run):
                 outcome = stage.apply(part) if part.num_docs else None
             view = view_after(step.label, stage, view, outcome, rows)

@@ -140,11 +140,11 @@ def _summed(
         tables = [_read(run, phase, part, last, at) for phase, part in window]
         present = [table for table in tables if table is not None]
         num += len(present)
-        total = _short(_grouped(pa.concat_tables([total, *present])))
+        total = _short(_add_up(pa.concat_tables([total, *present])))
     return total, num
 
 
-def _grouped(table: pa.Table) -> pa.Table:
+def _add_up(table: pa.Table) -> pa.Table:
     sums = [("documents", "sum"), ("text_bytes", "sum")]
     sums_of = table.group_by(_KEYS, use_threads=False).aggregate(sums)
     return sums_of.rename_columns([*_KEYS, "documents", "text_bytes"]).select(_SCHEMA.names)
@@ -161,7 +161,7 @@ def _short(table: pa.Table) -> pa.Table:
     place = rare.schema.get_field_index("name")
     rare = rare.set_column(place, "name", pa.nulls(rare.num_rows, pa.string()))
     others = table.filter(pc.invert(is_domain))
-    return _grouped(pa.concat_tables([others, domains.slice(0, MAX_DOMAINS), rare]))
+    return _add_up(pa.concat_tables([others, domains.slice(0, MAX_DOMAINS), rare]))
 
 
 def _read(

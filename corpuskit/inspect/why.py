@@ -426,7 +426,7 @@ class _DocumentHistory:
         for step in steps:
             if not isinstance(step.stage, StreamingStage):
                 break
-            if step.applies.seen(view)[0].num_docs == 0:
+            if step.applies.select(view)[0].num_docs == 0:
                 entries[step.label] = {"recomputed": {"outcome": "not applied"}}
                 view = view_after(step.label, step.stage, view, None, None)
                 continue

@@ -75,7 +75,7 @@ class Remix(NamedTuple):
     weights: Mapping[str, int]
     windows: Mapping[str, tuple[int, int]]
 
-    def of(self, fields: Mapping[str, Any]) -> dict[str, Any]:
+    def apply(self, fields: Mapping[str, Any]) -> dict[str, Any]:
         """Return the fields of the plan that it makes of another."""
         sources = []
         for entry in fields["sources"]:
@@ -302,7 +302,7 @@ def read_mix(
                 f"{base.path}: has {len(edits)} edits, which name rows of its own order. "
                 "Leave order_seed and remix out."
             )
-        fields = remix.of(base.fields) if remix else base.fields
+        fields = remix.apply(base.fields) if remix else base.fields
         if order_seed is not None:
             entries = [{**source, "shuffled": False} for source in fields["sources"]]
             fields = {**fields, "seed": order_seed, "sources": entries}

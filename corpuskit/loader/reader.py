@@ -58,7 +58,7 @@ class Segments:
         self._starts = np.empty(4 * num_rows, np.int32)
         self._size = 0
 
-    def put(
+    def add(
         self, rows: NDArray[np.int64], starts: NDArray[np.int32], counts: NDArray[np.int32]
     ) -> None:
         """Add rows; `starts` holds the first tokens of one row after the other."""
@@ -70,7 +70,7 @@ class Segments:
         self.counts[rows] = counts
         self._size = end
 
-    def of(self, rows: slice) -> NDArray[np.int32]:
+    def starts_of(self, rows: slice) -> NDArray[np.int32]:
         """Return the first tokens of some rows, one row after the other."""
         if not self._size:
             return self._starts[:0]
@@ -585,5 +585,5 @@ class WindowReader:
         firsts, counts = segments.bounds[:-1][taken], np.diff(segments.bounds)[taken]
         starts = segments.starts[ranges(firsts, counts)]
         with self._work:
-            window.segments.put(into, starts, counts)
+            window.segments.add(into, starts, counts)
         return len(segments.pads)

@@ -74,7 +74,7 @@ class RangeFile:
     ) -> None:
         self.size_bytes = tail.size_bytes
         self.closed = False
-        self._fetch, self._when_closed, self._at = fetch, when_closed, 0
+        self._fetch, self._when_closed, self._position = fetch, when_closed, 0
         self._tail = (tail.size_bytes - len(tail.content), tail.content)
         self._begins: list[int] = []
         self._contents: list[memoryview] = []
@@ -114,12 +114,12 @@ class RangeFile:
         return True
 
     def tell(self) -> int:
-        return self._at
+        return self._position
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        start = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self.size_bytes}[whence]
-        self._at = start + offset
-        return self._at
+        start = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self.size_bytes}[whence]
+        self._position = start + offset
+        return self._position
 
     def read(self, size: int = -1) -> bytes:
         """Return the next bytes."""
@@ -140,9 +140,9 @@ class RangeFile:
         self.clear()
 
     def _next(self, size: int) -> memoryview:
-        end = self.size_bytes if size < 0 else min(self.size_bytes, self._at + size)
-        span = Span(self._at, max(self._at, end))
-        self._at = span.end
+        end = self.size_bytes if size < 0 else min(self.size_bytes, self._position + size)
+        span = Span(self._position, max(self._position, end))
+        self._position = span.end
         return self.content(span) if span.begin < span.end else memoryview(b"")
 
 
@@ -181,7 +181,7 @@ def spans_of(
     return [group_span]
 
 
-def joined(spans: Sequence[Span]) -> list[Span]:
+def merge_spans(spans: Sequence[Span]) -> list[Span]:
     """Return ranges that cover spans; spans close to each other share a range."""
     ranges: list[Span] = []
     for span in sorted(spans):
@@ -334,7 +334,7 @@ class RemotePart:
         self._files, self._name, self._tag = files, name, tail.tag
         self._transfers, self._is_reread = transfers, is_reread
         self._is_sound = False
-        self._ranges = RangeFile(tail, self._fetch, self._closed)
+        self._ranges = RangeFile(tail, self._fetch, self._on_close)
         self.file = pa.PythonFile(self._ranges, mode="r")
 
     @contextlib.contextmanager
@@ -368,7 +368,7 @@ class RemotePart:
             if is_sound:
                 self._files.accept(self._name, self._tag)
 
-    def _closed(self) -> None:
+    def _on_close(self) -> None:
         # Unless the last read with this footer worked, fetch it again.
         if not self._is_sound:
             self._files.forget(self._name)
@@ -437,7 +437,7 @@ class RemotePart:
         return True
 
     def _request(self, spans: Sequence[Span]) -> None:
-        for span in joined(spans):
+        for span in merge_spans(spans):
             self._ranges.add(span, self._fetch(span))
 
     def _fetch(self, span: Span) -> memoryview:

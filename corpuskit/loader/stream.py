@@ -437,7 +437,7 @@ class StreamingLoader:
             self._fields,
             PlainRows(
                 tokens,
-                window.segments.of(rows),
+                window.segments.starts_of(rows),
                 window.segments.counts[rows],
                 window.pads[rows],
                 text_bytes,

@@ -163,7 +163,7 @@ def export(
     with _whole_folder(folder, size) as partial:
         foreign = {name: foreign_names(name, shape.experts) for name in tensors}
         is_average = is_of_average(record, average)
-        read = functools.partial(read_weights, checkpoints, of_average=is_average)
+        read = functools.partial(read_weights, checkpoints, is_average=is_average)
         names = _write_weights(read, partial, tensors, foreign, DTYPES[dtype], file_bytes)
         _write(partial / CONFIG, _json(config))
         _write(partial / "generation_config.json", _json({f"{n}_token_id": ids[n] for n in ids}))
@@ -274,7 +274,7 @@ def split(shapes: Mapping[str, Sequence[int]], itemsize: int, limit: int) -> lis
 
 
 def read_weights(
-    checkpoints: Sequence[Path], shapes: Mapping[str, Sequence[int]], *, of_average: bool = False
+    checkpoints: Sequence[Path], shapes: Mapping[str, Sequence[int]], *, is_average: bool = False
 ) -> Iterator[torch.Tensor]:
     """Yield the mean weights of checkpoints, whole, one after the other, adapters merged into them.
 
@@ -289,13 +289,13 @@ def read_weights(
     adapter = read_record(checkpoints[0], _ADVICE).settings.get("adapter")
     parts = [stored_shapes(name, shape, adapter) for name, shape in shapes.items()]
     shapes_stored = {name: shape for part in parts for name, shape in part.items()}
-    tensors = _read_means(checkpoints, shapes_stored, of_average=of_average)
+    tensors = _read_means(checkpoints, shapes_stored, is_average=is_average)
     for part in parts:
         yield merge([next(tensors) for _ in part], adapter)
 
 
 def _read_means(
-    checkpoints: Sequence[Path], shapes: Mapping[str, Sequence[int]], *, of_average: bool
+    checkpoints: Sequence[Path], shapes: Mapping[str, Sequence[int]], *, is_average: bool
 ) -> Iterator[torch.Tensor]:
     try:
         for group in split(shapes, 4, READ_BYTES):
@@ -303,7 +303,7 @@ def _read_means(
             for checkpoint in checkpoints:
                 read = {name: torch.empty(tuple(shapes[name])) for name in group}
                 state: dict[str, Any] = {"model": read}
-                if of_average:
+                if is_average:
                     biases = {name: read[name] for name in read if name.endswith(".router.bias")}
                     averages = {
                         name: {"average": weights}
@@ -329,7 +329,7 @@ def _read_means(
         KeyError,
     ) as error:
         why = str(error).strip().splitlines()[-1:] or [type(error).__name__]
-        if of_average:
+        if is_average:
             why = [f"no average was kept (optimizer.average_decay), or {why[0]}"]
         raise DataError(f"{checkpoint}: the weights can't be read: {why[0]}. {_ADVICE}") from error
 

@@ -110,7 +110,7 @@ def open_pretrained(
         parallel = join(settings)
         model = build_model(shape_of(record), settings, parallel)
         shapes = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
-        _load(read_weights(checkpoints, shapes, of_average=is_of_average(record, average)), model)
+        _load(read_weights(checkpoints, shapes, is_average=is_of_average(record, average)), model)
     else:
         raise UsageError(
             f"{folder}: has neither config.json (a Hugging Face model) nor checkpoints/ (the "

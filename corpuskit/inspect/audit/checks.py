@@ -396,7 +396,7 @@ class Audit:
         for name, pool in (("exact_duplicates", self._exact), ("near_duplicates", self._near)):
             check, table = checks[name], pool.rows()
             if table is None:
-                check.rate = Rate.of_nothing()
+                check.rate = Rate.unknown()
                 continue
             keys, pieces = numbers(table.column("key")), numbers(table.column("piece"))
             marks = numbers(table.column("mark"))
@@ -460,7 +460,7 @@ class Audit:
     def _find_templates(self, check: Check) -> None:
         table, texts = self._shapes.rows(), self._texts.rows()
         if table is None or texts is None:
-            check.rate = Rate.of_nothing()
+            check.rate = Rate.unknown()
             return
         keys, pieces = numbers(table.column("key")), numbers(table.column("piece"))
         templates = find_templates(table, TEMPLATE_SHARE, LINE_COUNT)

@@ -34,7 +34,7 @@ class Rate:
     how: str = "sampled"
 
     @classmethod
-    def of_nothing(cls) -> Rate:
+    def unknown(cls) -> Rate:
         """Return what is known where there is no document: nothing."""
         return cls(0, 0, 0.0, 0.0, 1.0)
 
@@ -61,7 +61,7 @@ def estimate(
     num = float(sizes.sum())
     num_hits = round(float(hits.sum()))
     if num == 0:
-        return Rate.of_nothing()
+        return Rate.unknown()
     rate = num_hits / num
     if piece_share >= 1 and kept_share >= 1:
         return Rate(num_hits, int(num), rate, rate, rate, "counted")

@@ -214,8 +214,9 @@ def histogram(
     step = max(-(-len(present) // MAX_BINS), 1)
     groups: list[list[int]] = []
     for number in present:
-        is_bound = _holds(number, threshold)
-        if not groups or len(groups[-1]) >= step or is_bound or _holds(groups[-1][-1], threshold):
+        is_bound = _contains(number, threshold)
+        is_full = not groups or len(groups[-1]) >= step
+        if is_full or is_bound or _contains(groups[-1][-1], threshold):
             groups.append([])
         groups[-1].append(number)
     bounds = tuple((_finite(edges(g[0])[0]), _finite(edges(g[-1])[1])) for g in groups)
@@ -226,7 +227,7 @@ def histogram(
     return bounds, sources
 
 
-def _holds(number: int, threshold: float | None) -> bool:
+def _contains(number: int, threshold: float | None) -> bool:
     if threshold is None:
         return False
     low, high = edges(number)
@@ -256,7 +257,7 @@ def domains(counts: ProfileTotals) -> dict[str, Any]:
     """Return the most frequent domains before and after, as JSON values."""
     rows = {stage: list(counts.rows(stage, "domain")) for stage in (READ, LEFT)}
     names, is_cut = top_names(rows[READ] or rows[LEFT], MAX_DOMAINS)
-    listed = _named(rows, names)
+    listed = _by_name(rows, names)
     return {
         **vars(counts.coverage), "names": listed, "distinct_shown": len(names), "cut": is_cut
     }  # fmt: skip
@@ -281,13 +282,13 @@ def values(run: RunDirectory, counts: ProfileTotals) -> dict[str, Any]:
             items.append(
                 {
                     "field": f"{step.label}.{field}", "stage": step.label, "points": sorted(rows),
-                    "names": _named(rows, names),
+                    "names": _by_name(rows, names),
                 }
             )  # fmt: skip
     return {**vars(counts.coverage), "items": items}
 
 
-def _named(
+def _by_name(
     rows: Mapping[str, Iterable[dict[str, Any]]], names: Sequence[str]
 ) -> list[dict[str, Any]]:
     """Return documents and bytes of each name, source and place; what has no name comes last."""

@@ -106,7 +106,7 @@ def scan_ledger(
     rows: list[LedgerRow] = []
     num_read = 0
     parts = [(phase, seal, part) for phase, seal in finished for part in seal.by_role("ledger")]
-    sampled = _chosen(run, parts, max_rows)
+    sampled = _parts_to_read(run, parts, max_rows)
     step = max(-(-sum(part.rows for _, _, part in sampled) // max_rows), 1)
     by_phase: defaultdict[int, list[Part]] = defaultdict(list)
     phases = {phase.index: phase for phase, *_ in parts}
@@ -132,7 +132,7 @@ def scan_ledger(
     return Scan(dict(tallies), tuple(rows), None if is_all else Sampled(num_read, len(parts)))
 
 
-def _chosen(
+def _parts_to_read(
     run: RunDirectory, parts: Sequence[tuple[Phase, Seal, Part]], max_rows: int
 ) -> list[tuple[Phase, Seal, Part]]:
     """Return the parts to read: the same share of each phase and source, chosen evenly."""
@@ -154,7 +154,7 @@ def _look(
         for number in range(0, file.num_row_groups, step):
             table = file.read_row_group(number, columns=_COLUMNS, use_threads=False)
             keys = numbers(table.column("doc_key"))
-            groups, codes = _grouped(table)
+            groups, codes = _group_rows(table)
             counts, sizes = _spans(table.column("spans").combine_chunks())
             marks = _marks(keys, seed)
             if not settings.ledger.keep_text:
@@ -171,7 +171,7 @@ def _look(
                 yield group, tally, locations
 
 
-def _grouped(table: pa.Table) -> tuple[list[Group], NDArray[np.int64]]:
+def _group_rows(table: pa.Table) -> tuple[list[Group], NDArray[np.int64]]:
     """Return the groups of a table, and which of them each row is of."""
     codes = np.zeros(table.num_rows, np.int64)
     values: list[list[str]] = []

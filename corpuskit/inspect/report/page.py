@@ -62,7 +62,7 @@ def render(facts: Mapping[str, Any], training_html: str = "") -> str:
             "directory": text(run["directory"]),
             "state": state,
             "sentence": text(run["sentence"] or state),
-            "failures": "".join(map(_failure, _grouped(facts["failures"])[:MOST_FAILURES])),
+            "failures": "".join(map(_failure, _group_failures(facts["failures"])[:MOST_FAILURES])),
             "training": training,
             "training_link": '<a href="#training">Training</a>' if training else "",
             "version": text(facts["made"]["corpuskit"]),
@@ -128,7 +128,7 @@ def _training(html: str) -> str:
     return f'<section id="training"><h2>Training</h2>\n{html}</section>\n'
 
 
-def _grouped(failures: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def _group_failures(failures: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return one failure for each error of a phase; `more` is how many others are like it."""
     groups: dict[tuple[str, str], dict[str, Any]] = {}
     for failure in failures:
