@@ -65,7 +65,7 @@ def _check_root(root: Path) -> None:
     try:
         root.mkdir(mode=0o700, parents=True, exist_ok=True)
         check_owner(root)
-        for parent in root.resolve().parents:  # whoever can rename it can replace it
+        for parent in root.resolve().parents:  # a user who can rename it can replace it
             mode = parent.stat().st_mode
             if mode & 0o002 and not mode & stat.S_ISVTX:
                 raise UsageError(

@@ -306,7 +306,7 @@ def _spec(name: str) -> importlib.machinery.ModuleSpec | None:
     for finder in sys.meta_path:
         try:
             spec = finder.find_spec(name, places) if hasattr(finder, "find_spec") else None
-        except KeyError:  # a folder without __init__.py in a package that nobody has imported
+        except KeyError:  # a folder without __init__.py in a package that is not imported
             spec = importlib.machinery.ModuleSpec(name, None, is_package=True)
             last = name.rpartition(".")[2]
             spec.submodule_search_locations = [os.path.join(place, last) for place in places]

@@ -5,7 +5,7 @@ widely, then near the best that these predict. Losses of each domain are fitted 
 weighted mean is minimised within bounds, and the result is trained again with new seeds, beside
 proportional and current shares.
 
-A proxy is shorter than the run that it stands for, so it would repeat a scarce source less, and
+A proxy is shorter than the target run, so it would repeat a scarce source less, and
 find it better than it will be. So each proxy knows only a window of each source, as much smaller
 than the source as the proxy is shorter than the run: epochs are those of the run.
 

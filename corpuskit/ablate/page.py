@@ -107,7 +107,7 @@ def scaling_lines(results: Mapping[str, Any]) -> list[str]:
         for axis, interval in trends.items():
             if interval:
                 mean, low, high = interval
-                caveat = "" if low > 0 or high < 0 else "; no trend can be told"
+                caveat = "" if low > 0 or high < 0 else "; the interval includes no trend"
                 lines.append(
                     f"Per doubling of {axis}, the difference of {name} changes by {mean:+.4f} "
                     f"({low:+.4f} to {high:+.4f}){caveat}."

@@ -537,7 +537,7 @@ def gather(
     """Return the scores of a variant's trainings: measure -> domain -> scores.
 
     Args:
-        read: the columns of each training.
+        runs: the columns of each training.
         shared: the units of each domain that count.
     """
     measures: dict[str, dict[str, Scores]] = {"bits_per_byte": {}, "accuracy": {}}

@@ -294,7 +294,7 @@ def ended_by_term() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-# ---------------------------------------------------------------- watching a run of somebody else
+# ---------------------------------------------------------------- watching a run of another process
 
 MOVING = ("seconds", "quiet_seconds", "phase_seconds_left", "seconds_left", "bytes_per_second")
 """What changes by itself."""

@@ -63,7 +63,7 @@ class Condition:
         """Read a condition.
 
         Raises:
-            UsageError: it is none.
+            UsageError: it is no condition.
         """
         place = f"{WHERE}.{column}"
         if isinstance(value, dict) and value and NOT not in value:

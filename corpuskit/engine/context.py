@@ -300,7 +300,7 @@ class PassWork(UnitWork, PhaseInputs):
         reach("write:after", str(path))
         digest = digest_part(path)
         # Under its own name it would replace that of a newer plan, if this worker is a late one:
-        # whoever seals the phase puts it there.
+        # it gets its name when the phase is sealed.
         copy = file_copy(self.phase, name, digest)
         self.run.store.publish(path, copy)
         number, size = self.unit.number, len(content)

@@ -1,7 +1,7 @@
 """Whether a run keeps what `expect` asks for: measured from seals, checked at each barrier.
 
-A stage is judged when its last phase is sealed, or a sealed one is reused: whoever goes on to the
-next phase asks first, so a run that was killed in between stops at the same place.
+A stage is judged when its last phase is sealed, or a sealed one is reused. The next phase begins
+only after that, so a run that was killed in between stops at the same place.
 """
 
 from __future__ import annotations

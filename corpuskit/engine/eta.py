@@ -109,7 +109,7 @@ class Pace:
 def left_of_tasks(task_seconds: float, share: float, places: int) -> float | None:
     """Return about how many seconds are left, from how long the finished tasks took.
 
-    For whoever comes when part of the work is done.
+    For an observer that starts when part of the work is done.
 
     Args:
         task_seconds: of all finished tasks together.
@@ -185,8 +185,8 @@ class Forecast:
         """Return about how many seconds the phase and the run will take; None while a guess.
 
         Args:
-            later: phases that are still to come.
-            otherwise: seconds left of the phase as somebody else reckons.
+            waiting: phases that are still to come.
+            fallback: seconds left of the phase by another estimate, used until there is a pace.
         """
         phase_left = self._pace.seconds_left(now)
         phase_left = fallback if phase_left is None else phase_left

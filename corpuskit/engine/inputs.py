@@ -155,7 +155,7 @@ def number(names: Sequence[tuple[str, str]], limit: int) -> list[int]:
 
     Args:
         names: (source, name) in order.
-        most: the largest number, if there are gaps.
+        limit: the largest number, if there are gaps.
     """
     levels = [_level(source, name) for source, name in names]
     for source_step, base, top in GAPS:

@@ -286,7 +286,7 @@ def _lock(store: LocalStore) -> Heartbeat:
 
 
 def _worker_logs(store: LocalStore) -> list[tuple[str, int]]:
-    """Return host and process of whoever started workers, by their logs, the latest first."""
+    """Return host and process of the drivers that started workers, by their logs, latest first."""
     logs: list[tuple[float, str, int]] = []
     with contextlib.suppress(OSError):
         for entry in os.scandir(store.path("logs")):

@@ -205,7 +205,7 @@ class PhaseWork:
         """Return what is left to do: tasks, without the units that some manifest names.
 
         Args:
-            among: look at these only, instead of all.
+            candidates: look at these only, instead of all.
         """
         if self.reused is not None:
             return []

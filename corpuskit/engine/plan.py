@@ -57,8 +57,8 @@ class Phase:
         index: place in the plan.
         name: of its manifests, ledger parts and work folder.
         labels: the steps it runs: fused streaming stages, or the one global stage.
-        pass_name: of a global stage; empty for a streaming phase. The first pass of a stage that
-            stands first runs while the input is read (`refers`).
+        pass_name: of a global stage; empty for a streaming phase. The first pass of the first
+            stage runs while the input is read (`refers`).
         base: the phase whose parts are the cells; None = the input files.
         role: of those parts.
         sidecars: phases whose sidecars apply to those parts, oldest first.

@@ -111,7 +111,7 @@ class PhaseCount:
         prefix = f"/{self.fingerprint}/task-"
         new = [name for name in listed if prefix in name and name not in self._read_names]
         for name, content in zip(new, self.run.store.read_each(new), strict=True):
-            with contextlib.suppress(DataError):  # damaged: whoever runs the phase makes it again
+            with contextlib.suppress(DataError):  # damaged: the phase rebuilds it
                 if content is not None:
                     self._add(name, Manifest.from_json(content, name))
                     self._read_names.add(name)
@@ -164,7 +164,7 @@ def funnel_so_far(
     by the documents that this phase has read so far.
 
     Args:
-        counted: by index of the phase.
+        counters: by index of the phase.
     """
     sources: list[StageSoFar] = []
     stages: dict[str, StageSoFar] = {}
@@ -354,7 +354,7 @@ class Tracker:
         if self.count is not None and state == "done":
             row = dataclasses.replace(self._running(now, "done"), share=1.0)
             row = dataclasses.replace(row, tasks_done=row.tasks)
-            if self._is_late:  # begun by somebody else: these are not the seconds of all its text
+            if self._is_late:  # another process began it: these are not the seconds of all its text
                 row = dataclasses.replace(row, seconds=0.0)
             self._forecast.end(now, is_measured=not self._is_late)
         self._phases[phase.index] = dataclasses.replace(

@@ -1,4 +1,4 @@
-"""Shuffle files that nobody reads any more: which they are, and what deleting them means.
+"""Shuffle files that are no longer read: which they are, and what deleting them means.
 
 With `shuffle_files: delete` they go when the last pass that reads them is sealed. The seal of who
 wrote them says so before the first of them is gone, and otherwise stays as it was: what later

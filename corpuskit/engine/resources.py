@@ -129,7 +129,7 @@ def estimate_resources(
     """Return what the phases from `first` on will need; those before it are sealed.
 
     Args:
-        left: share of the first one that is still to do.
+        share_left: share of the first one that is still to do.
         past: what an earlier call has read.
     """
     settings = run.plan.settings

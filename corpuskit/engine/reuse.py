@@ -137,7 +137,7 @@ class SealedUnits:
             return False
         if renamed.path == part.path and self.store.address == store.address:
             return True
-        try:  # also where the name is taken: whoever did that may have died before it was durable
+        try:  # also where the name is taken: its writer may have died before it was durable
             store.adopt(self.store.at(part.path, digest=part.digest), renamed.path)
         except (DamagedError, FileNotFoundError):  # gone since, with a run that was made again
             return False

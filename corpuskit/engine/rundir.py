@@ -234,7 +234,7 @@ class RunDirectory:
 
         Args:
             tasks: whose manifests are read by name, should the listing lack them.
-            known: what an earlier call returned; it is not read again.
+            loaded: what an earlier call returned; it is not read again.
 
         Where units are in two, `loaded` comes before `tasks`, and these before what is listed: a
         late worker of a run that cut otherwise must not displace them.

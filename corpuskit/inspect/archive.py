@@ -74,7 +74,7 @@ def select(
     """Return the rows of a Parquet part that an expression chooses.
 
     Args:
-        columns, chosen: None = all.
+        columns, condition: None = all.
         options: of `pyarrow.parquet.read_table`.
     """
     with open_whole(path) as file:
@@ -319,7 +319,7 @@ def documents_of(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the documents with these keys as a phase read them, masks and cuts applied.
 
-    Those of the phase that reads the input, and of parts that somebody has deleted, are left out;
+    Those of the phase that reads the input, and of deleted parts, are left out;
     so are texts that lie in input files which changed since.
 
     Args:

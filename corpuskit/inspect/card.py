@@ -1,7 +1,7 @@
 """What a dataset card says of a run: sources, stages, counts, limits; `card_page` writes it down.
 
 What was declared comes from `card:` in the pipeline file, everything else from the plan and the
-seals. Nothing is guessed: what nobody declared is shown as undeclared.
+seals. Nothing is guessed: what is not declared is shown as undeclared.
 """
 
 from __future__ import annotations
@@ -287,7 +287,7 @@ def find_limits(
     """Return what a reader of the dataset should know, from the plan alone.
 
     Args:
-        unlicensed: sources whose licence nobody declared.
+        unlicensed: sources without a declared licence.
         accepted: phases that were kept although their code had changed.
     """
     names = {step.name for step in steps}

@@ -133,7 +133,7 @@ class RunDocuments:
         """Return the keys of documents with this id (or URL), by its hash; they may be others.
 
         Raises:
-            UsageError: somebody has deleted the files with the hashes.
+            UsageError: the files with the hashes were deleted.
         """
         if self.seal is None:
             return []

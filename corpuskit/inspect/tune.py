@@ -430,7 +430,7 @@ def decide(
 ) -> tuple[NDArray[np.uint8], NDArray[np.bool_]]:
     """Return the code of each document by the thresholds of `stage`, and where that is unsure.
 
-    A rule without measures fails where it did; nobody asked it about documents that an earlier
+    A rule without measures fails where it did; it never saw documents that an earlier
     rule had dropped.
 
     Args:

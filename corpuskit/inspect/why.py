@@ -593,7 +593,7 @@ def cluster_facts(
 
     Args:
         phase: the last pass of the stage that clusters documents.
-        decided: what the stage says of the document: `cluster_id`, `cluster_size`, `cluster_rank`.
+        decision: what the stage says of the document: `cluster_id`, `cluster_size`, `cluster_rank`.
         survivor_id: id of the document that was kept instead; None if this is it.
 
     Returns:

@@ -78,7 +78,7 @@ def open_cache(cache_dir: Path, most_bytes: int) -> RangeCache | None:
     folder = cache_dir / FOLDER
     try:
         cache_dir.mkdir(parents=True, exist_ok=True)
-        folder.mkdir(mode=0o700, exist_ok=True)  # whoever can write there decides what is read
+        folder.mkdir(mode=0o700, exist_ok=True)  # a user who can write there decides what is read
         cache = RangeCache(folder, most_bytes)
         cache.start()
     except OSError as error:
@@ -174,7 +174,7 @@ class RangeCache:
 
         Args:
             entries: what was locked, and its content.
-            again: this process will need them again.
+            is_reread: this process will need them again.
         """
         try:
             with self._locked_marker(LOCK_SECONDS) as marker:

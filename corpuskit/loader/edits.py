@@ -153,7 +153,7 @@ class Takedowns:
     """The masked spans of stored rows, and the row of the run from which each counts.
 
     Args:
-        where: the plan, for messages.
+        path: the plan, for messages.
         edits: those of the plan.
         begins: source name -> number of its first row, counted over all sources.
         rows: source name -> rows.

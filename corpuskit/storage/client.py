@@ -313,7 +313,7 @@ class Bucket:
         """Write an object unless it is there; return its version if this call wrote it.
 
         A put whose answer is lost is sent again and then finds its own object there. So every
-        object says who wrote it, and a refusal is believed only if that is somebody else.
+        object says who wrote it, and a refusal counts only if that is another process.
         """
         writer = secrets.token_hex(8)
 

@@ -37,7 +37,7 @@ REQUEST_SHARE = 0.5
 """Of the lease: so long a request may take, and so much must be left when it is sent."""
 
 CONFLICTS = 3
-"""How often a write is repeated that the server refuses although nobody else wrote."""
+"""How often a write is repeated that the server refuses although no other process wrote."""
 
 
 class Lease:
@@ -67,7 +67,7 @@ class Lease:
         """Take the lease.
 
         Raises:
-            UsageError: somebody else holds it, or the server cannot keep one.
+            UsageError: another run holds it, or the server cannot keep one.
         """
         self._renewed = _clock()
         self._version = self._take()
@@ -82,10 +82,10 @@ class Lease:
             self.bucket.replace(self.key, FREE, self._version)
 
     def check(self) -> None:
-        """Return when nobody else has the right, nor gets it while a request takes its time.
+        """Return when no other run has the lease, nor gets it while a request is under way.
 
         Raises:
-            TaskError: somebody has, or may have.
+            TaskError: another run has, or may have.
         """
         while not self._is_over():
             if self._age() <= self.lease_seconds * (1 - REQUEST_SHARE):
@@ -97,7 +97,7 @@ class Lease:
         """Write an object over the one that is there now, and over no other one.
 
         Raises:
-            TaskError: somebody else has the right, or may have.
+            TaskError: another run has the right, or may have.
         """
         for _ in range(CONFLICTS):
             before = self.guarded.read(key)
@@ -120,7 +120,7 @@ class Lease:
         """Delete objects that may exist, if any.
 
         Raises:
-            TaskError: somebody else has the right, or may have.
+            TaskError: another run has the right, or may have.
         """
         self.check()
         self.guarded.delete(keys)

@@ -127,8 +127,8 @@ class LocalStore(Store):
     def _make_folder(self, folder: Path) -> None:
         """Make a folder and those above it durably: the name of each lies in the one above it.
 
-        Those that are there may be the work of somebody who died before that, so each process
-        sees to it once.
+        An existing one may be left by a process that died before that, so each process syncs it
+        once.
         """
         if folder in (self.root, folder.parent):
             folder.mkdir(parents=True, exist_ok=True)
@@ -167,7 +167,7 @@ class LocalStore(Store):
     def _link(self, other: LocalStore, place: Stored, name: str) -> bool:
         """Link a file of a run on this machine; return False where the file system cannot.
 
-        A file of this run is compared with its seal by whoever reads it, as ever.
+        A file of this run is compared with its seal when it is read.
         """
         source, final = other.path(place.name), self.path_to_write(name)
         if other.root != self.root and other.digest(place.name) != place.digest:

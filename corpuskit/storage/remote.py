@@ -242,7 +242,7 @@ class RemoteStore(Store):
         """Hold the run directory alone.
 
         What this store writes or deletes meanwhile fails with a TaskError as soon as the lease may
-        be somebody else's.
+        be another run's.
         """
         key, times = self._key(LOCK), (self._renew, self._lease_time)
         retries = lease_retries(self._retries or RetryPolicy(), self._lease_time)
@@ -430,7 +430,7 @@ def _make_scratch(prefix: str) -> tuple[Path, int]:
         handle = os.open(folder, os.O_RDONLY)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:  # somebody is just clearing it
+        except OSError:  # another process is clearing it
             os.close(handle)
             continue
         if folder.exists():

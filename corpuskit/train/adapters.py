@@ -90,7 +90,7 @@ def require_same_adapter(saved: Adapter | None, settings: TrainSettings) -> None
     """Refuse to continue from a checkpoint with other adapters.
 
     Args:
-        there: `adapter` in the settings of the checkpoint.
+        saved: `adapter` in the settings of the checkpoint.
 
     Raises:
         UsageError: names both.

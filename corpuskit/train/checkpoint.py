@@ -189,7 +189,7 @@ class Checkpoints:
         """Return a checkpoint of another output; collective.
 
         Raises:
-            UsageError: the folder is none.
+            UsageError: the folder is no checkpoint.
             DataError: it is damaged.
         """
         if step_of(folder.name) is None or not folder.is_dir():

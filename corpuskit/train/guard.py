@@ -152,7 +152,7 @@ def document_losses(
     Args:
         batch: S rows of L tokens, as the loader gives them.
         losses: (S, L) nats, 0 where a token has no label.
-        usual: nats per token that are expected.
+        expected: nats per token that are expected.
 
     Returns:
         `NAMED` at most: (excess in nats, row of the batch, first token, labelled tokens, mean

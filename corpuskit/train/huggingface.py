@@ -646,7 +646,7 @@ def read_slice(tensor: StoredTensor, offsets: Sequence[int], sizes: Sequence[int
     Whole rows are one read, parts of rows one read each.
 
     Args:
-        stored: of a type of DTYPES.
+        tensor: of a type of DTYPES.
         offsets: where the box begins, in each dimension.
         sizes: of the box.
 

@@ -281,7 +281,7 @@ def read_weights(
     Args:
         checkpoints: of the same model.
         shapes: by name.
-        of_average: take the average that the run keeps; else the optimizer is not read.
+        is_average: take the average that the run keeps; else the optimizer is not read.
 
     Raises:
         DataError: a checkpoint lacks one, or can't be read.

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from corpuskit.train.parallel import Parallel
 
 MOST_TOKENS = 4096
-"""Tokens of a row where nobody asked for more: models that read 131,072 would take GBs a row."""
+"""Tokens of a row by default: models that read 131,072 would take GBs a row."""
 
 
 @dataclass(frozen=True)

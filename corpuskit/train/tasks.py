@@ -56,7 +56,7 @@ def read_task(path: str | Path, limit: int | None = None) -> list[tuple[str, Que
 
     Args:
         path: `.jsonl`, or `.parquet`.
-        most: of the first rows.
+        limit: of the first rows.
 
     Raises:
         UsageError: the file cannot be read, or its columns are of no known form.

@@ -140,7 +140,7 @@ def _wandb(settings: TrainSettings, identity: str, _step: int) -> tuple[Log, Clo
 
 
 def _mlflow(settings: TrainSettings, identity: str, _step: int) -> tuple[Log, Close]:
-    # Files are what works without a server; MLflow 3 wants to be told.
+    # Files are what works without a server; MLflow 3 asks for it explicitly.
     os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
     from mlflow import MlflowClient  # type: ignore[import-not-found,unused-ignore]
 

@@ -155,7 +155,7 @@ def submit(
                     "executor.slurm and run again."
                 )
             jobs.append(Job(name, done.stdout.strip().partition(";")[0], num))
-            _save(run.store, jobs)  # whoever dies here leaves a record of what is in the queue
+            _save(run.store, jobs)  # a kill here leaves a record of what is in the queue
     except BaseException:
         _withdraw(run.store, jobs)
         raise

@@ -148,7 +148,7 @@ def select(
         seed: another one draws others.
 
     Raises:
-        UsageError: there is nothing to read, or nobody can say which column is the text.
+        UsageError: there is nothing to read, or it is not clear which column is the text.
         DataError: no file can be read.
     """
     _sample_bytes(sample, 0)
@@ -185,7 +185,7 @@ def _sample_bytes(sample: str, total: int) -> int:
     """Return how much of `total` bytes of text is to be analysed.
 
     Raises:
-        UsageError: the amount means nothing.
+        UsageError: it is not an amount of data.
     """
     if sample in (DEFAULT, ALL):
         return total if sample == ALL else min(SAMPLE_BYTES, total)
@@ -213,7 +213,7 @@ def _shuffled(number: int, seed: int) -> list[int]:
 
 
 def _find(paths: Sequence[str], seed: int, limit: int | None) -> tuple[list[FoundFile], int]:
-    """Return the files that paths name, and how many there are; of the Hub `most` are fetched."""
+    """Return the files that paths name, and how many there are; of the Hub `limit` are fetched."""
     files: dict[str, FoundFile] = {}
     left_out = 0
     for path in paths:

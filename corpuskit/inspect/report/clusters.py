@@ -49,7 +49,7 @@ class Duplicates:
         sizes: clusters and documents by size, each with its bounds `low` and `high`, included.
         largest: clusters with their first members, and the text of the first that has one.
         survivors: of the keys that were asked for: key -> key of the document kept instead.
-        sampled: None = all clusters were read; none were where somebody has deleted `work/`.
+        sampled: None = all clusters were read; none where `work/` was deleted.
     """
 
     stage: str
@@ -83,7 +83,7 @@ def find_duplicates(
     """Return what each finished stage found that clusters documents.
 
     Args:
-        wanted: stage -> keys whose survivors are looked for.
+        keys: stage -> keys whose survivors are looked for.
 
     Raises:
         DataError: a run of clusters cannot be read.

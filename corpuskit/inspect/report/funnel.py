@@ -321,7 +321,7 @@ def funnel_rows(
     """Return a row for every source and every stage: what came in and went out, by source.
 
     Args:
-        known: finished phases, or what the first one has done so far.
+        finished: finished phases, or what the first one has done so far.
         stages: which say how far they are.
     """
     states = {(stage["kind"] == "source", stage["label"]): stage["state"] for stage in stages}

@@ -210,7 +210,7 @@ def find_trainings(directory: str) -> list[str]:
             try:
                 trained_on = read_training(str(folder)).data
             except CorpuskitError:
-                continue  # unfinished or damaged, and nobody asked for it
+                continue  # unfinished or damaged, and not asked for by name
             if Path(trained_on).name == run.name:
                 trainings.append((metrics.stat().st_mtime, os.path.relpath(folder)))
     return [name for _, name in sorted(trainings)[-MOST_TRAININGS:]]

@@ -165,7 +165,7 @@ def _texts(run: RunDirectory, rows: Sequence[LedgerRow]) -> dict[tuple[int, str,
     size = sum(file.size_bytes for file in run.inputs.files)
     texts: dict[tuple[int, str, int], str] = {}
     for (index, stage), units in units_of.items():
-        with contextlib.suppress(DataError, OSError):  # somebody has deleted `work/`
+        with contextlib.suppress(DataError, OSError):  # `work/` was deleted
             replayed = texts_seen(
                 run, phases[index], stage, units, read_inputs=size <= SMALL_INPUT_BYTES
             ).texts
