@@ -233,7 +233,7 @@ class Study:
             "units": {domain: len(units) for domain, units in shared.items()},
             "epochs": {corpus.variant.name: corpus.epochs(rows) for corpus in corpora},
             "values": {
-                name: {m: {d: s.means.tolist() for d, s in by.items()} for m, by in row.items()}
+                name: {m: {d: s.means.tolist() for d, s in ds.items()} for m, ds in row.items()}
                 for name, row in scores.items()
             },
             "differences": differences,
@@ -262,13 +262,13 @@ def _scaling(sizes: Mapping[str, Mapping[str, Any]], confidence: float) -> dict[
             losses.setdefault(name, []).append(np.mean(by_domain, 0) if by_domain else None)
     if any(mean is None for values in losses.values() for mean in values):
         return {"law": None, "trends": {}}
-    measured = {name: np.array(values) for name, values in losses.items()}
-    first, *variants = measured
+    arrays = {name: np.array(values) for name, values in losses.items()}
+    first, *variants = arrays
     return {
-        "law": extrapolate(axes["parameters"], axes["tokens"], measured, confidence),
+        "law": extrapolate(axes["parameters"], axes["tokens"], arrays, confidence),
         "trends": {
             name: {
-                axis: trend(values, measured[name] - measured[first], confidence)
+                axis: trend(values, arrays[name] - arrays[first], confidence)
                 for axis, values in axes.items()
             }
             for name in variants

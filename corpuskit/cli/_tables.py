@@ -316,8 +316,8 @@ def _totals(
     ]
     if room.scratch_place:
         scratch = max(need.scratch_bytes for need in needs)
-        rest = _available(room.scratch_bytes)
-        lines.append(f"scratch: ~{format_size(scratch)} at a time; {room.scratch_place}: {rest}")
+        free = _available(room.scratch_bytes)
+        lines.append(f"scratch: ~{format_size(scratch)} at a time; {room.scratch_place}: {free}")
     total = sum(need.cpu_seconds for need in needs) + compile_seconds
     cold = f", {_time_words(compile_seconds)} of it to compile kernels (first run on this machine)"
     return [*lines, f"CPU time: {_time_words(total)} in all{cold * (compile_seconds > 0)}"]

@@ -99,10 +99,10 @@ def make_tokenizer(stage: Tokenize, tokenizer: Mapping[str, Any], seq_len: int) 
 
     special_tokens = stage.special_tokens
     specials = None if special_tokens is None else tuple(sorted(special_tokens.items()))
-    named = Named(stage.tokenizer, stage.pattern, specials)
-    if identify(named) != tokenizer.get("hash"):
+    source = Named(stage.tokenizer, stage.pattern, specials)
+    if identify(source) != tokenizer.get("hash"):
         raise UsageError(f"{stage.tokenizer} is not the file that made the tokens. Restore it.")
-    definition = define(named)
+    definition = define(source)
     fields, facts = definition.fields, stage.provides({})["tokenizer"]
     names = {number: name for name, number in definition.vocabulary.items()}
     bos = facts["bos"] if stage.add_bos else None

@@ -219,12 +219,12 @@ def train(trainings: Sequence[Proxy], judges: Any, keep_models: bool) -> None:
     """Train what is not done; end with 75, as `corpuskit train`, if a signal stopped it."""
     from corpuskit.ablate.study import run_trainings
 
-    begun, before = time.perf_counter(), sum(training.is_done for training in trainings)
+    start, before = time.perf_counter(), sum(training.is_done for training in trainings)
 
-    def show(training: Proxy, done: int) -> None:
-        spent, new = time.perf_counter() - begun, done - before
-        eta = f", about {spent / new * (len(trainings) - done):,.0f} s left" if new else ""
-        note(f"training {done + 1} of {len(trainings)}: {training.settings.name}{eta}")
+    def show(training: Proxy, num_done: int) -> None:
+        spent, new = time.perf_counter() - start, num_done - before
+        eta = f", about {spent / new * (len(trainings) - num_done):,.0f} s left" if new else ""
+        note(f"training {num_done + 1} of {len(trainings)}: {training.settings.name}{eta}")
 
     if signal := run_trainings(trainings, judges, show, keep_models=keep_models):
         note(f"Stopped by {signal}. Run the same command again to continue.")

@@ -145,10 +145,10 @@ def _sources(rows: Sequence[dict[str, Any]]) -> RenderableType:
         ">MB read B", ">MB kept A", ">MB kept B",
     )  # fmt: skip
     for row in rows:
-        kept, read = ([row[f"{name}_a"], row[f"{name}_b"]] for name in ("kept", "read"))
+        num_kept, num_read = ([row[f"{name}_a"], row[f"{name}_b"]] for name in ("kept", "read"))
         sizes = [row[f"{name}_{side}"] for name in ("read_bytes", "kept_bytes") for side in "ab"]
         table.add_row(
-            row["source"], *map(_count, kept), _change_of(*kept), *map(_count, read),
+            row["source"], *map(_count, num_kept), _change_of(*num_kept), *map(_count, num_read),
             *map(_size, sizes),
         )  # fmt: skip
     return table
@@ -156,12 +156,12 @@ def _sources(rows: Sequence[dict[str, Any]]) -> RenderableType:
 
 def _totals(comparison: Comparison) -> Iterator[RenderableType]:
     counts = list(comparison.totals.values())
-    common, kept, changed = (
+    common, kept_in_both, changed = (
         sum(getattr(row, name) for row in counts) for name in ("in_both", "kept_both", "changed")
     )
     texts = "" if comparison.texts_compared else " (texts were not compared)"
     yield Text(
-        f"{common:,} documents are in both runs, {kept:,} of them kept in both. "
+        f"{common:,} documents are in both runs, {kept_in_both:,} of them kept in both. "
         f"{changed:,} are not the same{texts}."
     )
 

@@ -41,7 +41,7 @@ def show_command(name: str) -> None:
     table = text_table(">", "published step", "here", "", "why")
     for number, (step, stages) in enumerate(recipe.labelled, start=1):
         stages_here = "; ".join(stage_words(stage, params) for _, stage, params in stages)
-        needs = [f"Needs {parameter}: {what}" for parameter, what in step.needs.items()]
+        needs = [f"Needs {parameter}: {reason}" for parameter, reason in step.needs.items()]
         place = f" ({step.source})" if step.source else ""
         why = " ".join([step.why, *needs])
         table.add_row(str(number), f"{step.step}{place}", stages_here, step.match, why)

@@ -89,13 +89,13 @@ def contracts(run: RunDirectory, finished: Sealed | None = None) -> list[Contrac
         if row.state != "done":
             judged.append(Contract(*facts, verdict=row.state))
             continue
-        counted, total = _count_of(bound, row, counters, sources)
-        value = counted / total if total else bound.limit  # a share of nothing breaks nothing
-        value = counted if bound.stage == TOKENS else value
+        count, total = _count_of(bound, row, counters, sources)
+        value = count / total if total else bound.limit  # a share of nothing breaks nothing
+        value = count if bound.stage == TOKENS else value
         is_least = bound.path[0].startswith("min")
-        holds = value >= bound.limit if is_least else value <= bound.limit
-        verdict: Verdict = "holds" if holds else "accepted" if run.accepts else "broken"
-        judged.append(Contract(*facts, verdict, counted, total))
+        is_kept = value >= bound.limit if is_least else value <= bound.limit
+        verdict: Verdict = "holds" if is_kept else "accepted" if run.accepts else "broken"
+        judged.append(Contract(*facts, verdict, count, total))
     return judged
 
 

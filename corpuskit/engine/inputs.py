@@ -136,12 +136,12 @@ def find_inputs(
         cuts.append(cut)
         on_file(num, len(matches))
     pieces = [(file, piece) for file, cut in zip(files, cuts, strict=True) for piece in cut]
-    begins = _cut_units(
+    starts = _cut_units(
         pieces, {step.label: step.source for step, *_ in matches}, cell_bytes // SHARED_CELLS
     )
-    firsts = (pieces[begin] for begin in begins)
+    firsts = (pieces[begin] for begin in starts)
     names = [(file.source, f"{file.name}#{piece.begin}") for file, piece in firsts]
-    return Inputs(tuple(files), tuple(cuts), begins, tuple(number(names, MAX_UNIT)))
+    return Inputs(tuple(files), tuple(cuts), starts, tuple(number(names, MAX_UNIT)))
 
 
 def number(names: Sequence[tuple[str, str]], limit: int) -> list[int]:
@@ -186,15 +186,15 @@ def _cut_units(
 
     A file that is added after the others of its source changes its last unit only.
     """
-    begins: list[int] = []
+    starts: list[int] = []
     size_so_far, source = 0, ""
     for place, (file, piece) in enumerate(pieces):
         size = sources[file.source].text_size(file, piece)[0] + OPENING_BYTES
         size_so_far += size
         if size_so_far > max_bytes or file.source != source:
-            begins.append(place)
+            starts.append(place)
             size_so_far, source = size, file.source
-    return tuple(begins)
+    return tuple(starts)
 
 
 def save_inputs(store: Store, inputs: Inputs, sources: Iterable[Step], cell_bytes: int) -> None:

@@ -197,8 +197,8 @@ class PhaseWork:
         tasks = {manifest_name(self.phase, task): task for task in self.all_tasks}
         units: set[int] = set()
         for name in self.run.manifest_names(self.phase, self.fingerprint):
-            named = tasks.get(name) or self.run.read_manifest(name)  # of a run that cut otherwise
-            units.update(named.units if named else ())
+            source = tasks.get(name) or self.run.read_manifest(name)  # of a run that cut otherwise
+            units.update(source.units if source else ())
         return units
 
     def tasks(self, candidates: Sequence[Task] | None = None) -> list[Task]:

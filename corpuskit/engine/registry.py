@@ -137,7 +137,7 @@ def load(name: str) -> type[Stage]:
     if name not in modules():
         raise UsageError(f"There is no stage {name!r}. {suggest(name, modules())}")
     module = importlib.import_module(modules()[name])
-    own = [
+    types = [
         value
         for key, value in vars(module).items()
         if isinstance(value, type)
@@ -146,6 +146,6 @@ def load(name: str) -> type[Stage]:
         and not inspect.isabstract(value)
         and not key.startswith("_")
     ]
-    if len(own) != 1:
-        raise UsageError(f"{modules()[name]}: must define exactly one stage, defines {len(own)}.")
-    return own[0]
+    if len(types) != 1:
+        raise UsageError(f"{modules()[name]}: must define exactly one stage, defines {len(types)}.")
+    return types[0]

@@ -137,20 +137,20 @@ def estimate_resources(
     is_limited = any(step.applies.sources for step in run.plan.file.steps)
     texts = _by_source(run) if first == 0 or is_limited else {}
     sources = texts if first == 0 else {}
-    written: dict[int | None, _Reading] = {None: _together(sources)}
+    readings: dict[int | None, _Reading] = {None: _together(sources)}
     estimates: list[ResourceEstimate] = []
     resident: dict[str, int] = {}
     written_bytes: dict[int, int] = {}
     for phase in run.plan.phases:
-        reading = written[phase.base]
-        given = run.plan.given_to(phase)
+        reading = readings[phase.base]
+        facts = run.plan.given_to(phase)
         volume = dataclasses.replace(
-            reading.volume, given=given, task_memory_bytes=settings.task_memory_bytes
+            reading.volume, given=facts, task_memory_bytes=settings.task_memory_bytes
         )
         if phase.index < first:
-            written[phase.index] = _sealed(run, phase, volume)
+            readings[phase.index] = _sealed(run, phase, volume)
             continue
-        written[phase.index] = _Reading(volume, is_exact=False)
+        readings[phase.index] = _Reading(volume, is_exact=False)
         volume = _of_sources(volume, run.plan.applies(phase), texts)
         reading = _Reading(volume, reading.is_exact)
         costs = _costs(run, phase, volume, sources, texts)

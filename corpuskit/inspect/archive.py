@@ -210,8 +210,8 @@ class Shards(NamedTuple):
 
     def sidecars(self, part: Part) -> list[Readable]:
         """Return the sidecars of a part."""
-        of_unit = (seal.by_role("sidecar").of_unit(part.unit) for seal in self.masks)
-        return [self.run.at(sidecar) for sidecars in of_unit for sidecar in sidecars]
+        by_seal = (seal.by_role("sidecar").of_unit(part.unit) for seal in self.masks)
+        return [self.run.at(sidecar) for sidecars in by_seal for sidecar in sidecars]
 
     def read(
         self, part: Part, columns: Sequence[str], keys: NDArray[np.int64] | None = None

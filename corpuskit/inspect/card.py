@@ -336,8 +336,8 @@ def statements(
     """
     sentences: dict[str, list[str]] = {subject: [] for subject in NOT_DONE}
     for step in steps:
-        stage, gone, counts = step.stage, dropped.get(step.label, 0), changed.get(step.label, {})
-        result = f"{_action(step)}: {_came(gone, sum(counts.values()))}"
+        stage, num, counts = step.stage, dropped.get(step.label, 0), changed.get(step.label, {})
+        result = f"{_action(step)}: {_came(num, sum(counts.values()))}"
         if step.name == EXACT:
             sentences["Duplicates"].append(f"Documents with the same text were {result}.")
         elif step.name == NEAR:
@@ -352,8 +352,8 @@ def statements(
                 f"rows{detail}, were {result}."
             )
         elif step.name in PARTS:
-            what = "passages" if step.name == PARTS[0] else "lines"
-            sentences["Duplicates"].append(f"Repeated {what} were {result}.")
+            unit = "passages" if step.name == PARTS[0] else "lines"
+            sentences["Duplicates"].append(f"Repeated {unit} were {result}.")
         elif step.name in DECONTAMINATION:
             sets = getattr(stage, "benchmarks", ())
             files = [f"{k} ({v})" for k, v in sets.items()] if isinstance(sets, dict) else sets
@@ -363,7 +363,7 @@ def statements(
         elif step.name == "pii":
             places = ", ".join(f"{kind} in {num:,}" for kind, num in counts.items()) or "nothing"
             kinds = ", ".join(getattr(stage, "kinds", ()))
-            drops = f", and {gone:,} are gone for it" if gone else ""
+            drops = f", and {num:,} are gone for it" if num else ""
             action = {"replace": "replaced", "mask": "masked", "tag": "tagged", "drop": "dropped"}
             how = action.get(getattr(stage, "action", ""), "replaced")
             sentences["Personal data"].append(

@@ -488,10 +488,10 @@ def source_pairs(sides: Sequence[Side]) -> list[dict[str, Any]]:
     rows: dict[str, dict[str, Any]] = {}
     names = [f"{name}_{side}" for name in _VOLUMES for side in "ab"]
     for side, (run, finished) in zip("ab", sides, strict=True):
-        read, kept = read_bytes(finished), kept_bytes(run, finished)
+        bytes_read, sizes = read_bytes(finished), kept_bytes(run, finished)
         for row in accounts(run, finished):
-            size = None if kept is None else kept.get(row.source, 0)
-            values = (row.num_read, read.get(row.source), row.num_kept, size)
+            size = None if sizes is None else sizes.get(row.source, 0)
+            values = (row.num_read, bytes_read.get(row.source), row.num_kept, size)
             columns = rows.setdefault(row.source, {"source": row.source, **dict.fromkeys(names)})
             columns.update({f"{n}_{side}": v for n, v in zip(_VOLUMES, values, strict=True)})
     return list(rows.values())
@@ -925,7 +925,7 @@ def pair_files(run_a: RunDirectory, run_b: RunDirectory) -> Pairing:
     by_id = {name: (rest_a.pop(name), rest_b.pop(name))
              for name in common if _has_ids(run_a, run_b, name)}  # fmt: skip
     only_a, only_b = (
-        tuple(f for files in rest.values() for f in files) for rest in (rest_a, rest_b)
+        tuple(f for files in files_left.values() for f in files) for files_left in (rest_a, rest_b)
     )
     notes = _notes(run_a, run_b, by_id, changed, sorted({file.source for file, _ in pairs}))
     return Pairing(tuple(pairs), by_id, only_a, only_b, tuple(notes))

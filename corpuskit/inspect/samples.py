@@ -202,7 +202,7 @@ def _place(run: RunDirectory, stage: str, rule: str, source: str, action: str) -
         why = "dropped and cut nothing." if is_known else f"is not a stage. {suggest(stage, names)}"
         raise UsageError(f"{stage!r} {why} Stages with ledger rows: {', '.join(labels)}.")
     places = [place for place in places if stage in ("", place.stage)]
-    where = stage or run.store.address
+    scope = stage or run.store.address
     for column, (phrase, value) in enumerate(
         (("with action", action), ("of rule", rule_of(rule)), ("of source", source))
     ):
@@ -217,7 +217,7 @@ def _place(run: RunDirectory, stage: str, rule: str, source: str, action: str) -
             hint = suggest(value, names)
             hint = f"{hint} " if hint.startswith("Did") else ""
             raise UsageError(
-                f"{where}: no ledger rows {phrase} {value!r}. {hint}There are: {', '.join(names)}."
+                f"{scope}: no ledger rows {phrase} {value!r}. {hint}There are: {', '.join(names)}."
             )
         places = matching
     return places[-1]
@@ -353,9 +353,9 @@ def shingles(text: str, stage: object) -> set[tuple[str, ...]]:
     return set(zip(*(words[start:] for start in range(ngram)), strict=False))
 
 
-def jaccard(one: str, other: str, stage: object) -> float:
+def jaccard(a: str, b: str, stage: object) -> float:
     """Return the Jaccard similarity of two texts, 0 if neither has a word."""
-    left, right = shingles(one, stage), shingles(other, stage)
+    left, right = shingles(a, stage), shingles(b, stage)
     return len(left & right) / max(len(left | right), 1)
 
 
@@ -437,18 +437,18 @@ def find_kept(
         range_note = f": values go from {min(extremes):g} to {max(extremes):g}" if extremes else ""
         raise UsageError(f"{run.store.address}: no kept document is like that{range_note}.")
     texts = shards.texts([key for _, key, *_ in best])
-    rows = [_sample(key, part, measured, value, texts[key]) for _, key, part, measured in best]
+    rows = [_sample(key, part, value_read, value, texts[key]) for _, key, part, value_read in best]
     rows.sort(key=lambda row: row.key)
     stage = "" if value is None else value.stage
     return Samples(stage, tuple(rows), {"kept": num_kept}, len(sampled), len(parts))
 
 
 def _sample(
-    key: int, part: Part, measured: float | None, value: _Value | None, text: tuple[str, str]
+    key: int, part: Part, number: float | None, value: _Value | None, text: tuple[str, str]
 ) -> Sample:
     return Sample(
         key, text[0], part.source, "" if value is None else value.name, "kept",
-        None if value is None or measured is None or np.isnan(measured) else measured,
+        None if value is None or number is None or np.isnan(number) else number,
         None if value is None else value.threshold, (), text[1], None, text_from="documents",
     )  # fmt: skip
 

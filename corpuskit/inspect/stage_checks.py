@@ -748,9 +748,9 @@ def _spans(_: Subject, stage: Any, texts: list[str], __: random.Random) -> None:
         _expect(all(0 <= edge <= len(data) for edge in edges), f"spans outside: {edges}")
         for start, end, _, _ in row["spans"]:
             _expect(start < end, f"the span [{start}, {end}) is empty")
-            kept = data[pos:start]
-            _expect(kept in remaining, f"{kept!r} is outside of the spans and gone")
-            remaining = remaining[remaining.index(kept) + len(kept) :]
+            copied = data[pos:start]
+            _expect(copied in remaining, f"{copied!r} is outside of the spans and gone")
+            remaining = remaining[remaining.index(copied) + len(copied) :]
             pos = end
         tail = data[pos:]
         _expect(not edges or remaining.endswith(tail), f"{tail!r} is after the spans and gone")

@@ -304,7 +304,7 @@ def place_of(event: dict[str, Any], history: TrainingHistory) -> int | None:
     return step if isinstance(step, int) else None
 
 
-def write_page(output: str | os.PathLike[str], others: Sequence[str] = ()) -> Path:
+def write_page(output: str | os.PathLike[str], other_runs: Sequence[str] = ()) -> Path:
     """Write `OUTPUT/report.html`, which needs nothing beside itself; return its path.
 
     Args:
@@ -315,13 +315,13 @@ def write_page(output: str | os.PathLike[str], others: Sequence[str] = ()) -> Pa
         UsageError: there is nothing of a training run.
     """
     path = Path(output, "report.html")
-    write_whole(path, page(read_history(output), _losses(others)).encode())
+    write_whole(path, page(read_history(output), _losses(other_runs)).encode())
     return path
 
 
-def training_section(output: str | os.PathLike[str], others: Sequence[str] = ()) -> str:
+def training_section(output: str | os.PathLike[str], other_runs: Sequence[str] = ()) -> str:
     """Return the page's section, with its style and script, to be put into another page."""
-    return section(read_history(output), _losses(others))
+    return section(read_history(output), _losses(other_runs))
 
 
 def _losses(outputs: Sequence[str]) -> dict[str, Curve]:
@@ -388,8 +388,8 @@ def _name(history: TrainingHistory) -> str:
 def _state(history: TrainingHistory) -> str:
     ending = history.ending
     if ending is None:
-        written = datetime.fromtimestamp(history.updated or 0, UTC)
-        return f"No end is recorded: it runs, or was killed. Last step written {written:%F %T} UTC."
+        updated = datetime.fromtimestamp(history.updated or 0, UTC)
+        return f"No end is recorded: it runs, or was killed. Last step written {updated:%F %T} UTC."
     time_note = f" ({ending['time']})" if "time" in ending else ""
     if ending["event"] == "end":
         signal = ending.get("stopped_by")

@@ -345,8 +345,8 @@ def find_tunable(run: RunDirectory, label: str) -> Tunable:
     if len(parts):
         with open_part(run.at(parts[0])) as file:
             names = tuple(name for name in file.schema_arrow.names if name not in FIXED)
-    counted = (name.split("/") for name in seal.counters if name.startswith("dropped/"))
-    dropped = {rule for _, step, rule, *_ in counted if step == label}
+    counters = (name.split("/") for name in seal.counters if name.startswith("dropped/"))
+    dropped = {rule for _, step, rule, *_ in counters if step == label}
     silent = frozenset(stage.rules) - set(names) - dropped
     return Tunable(run, label, stage, phase, seal, finished, parts, names, silent)
 
@@ -412,9 +412,9 @@ def decided(tunable: Tunable, batch: pa.RecordBatch) -> NDArray[np.uint8]:
     Raises:
         DataError: they do not.
     """
-    stored: NDArray[np.uint8] = numbers(batch.column("code"))
+    codes: NDArray[np.uint8] = numbers(batch.column("code"))
     replayed, _ = decide(tunable.stage, batch, tunable.silent)
-    wrong = np.flatnonzero(replayed != stored)
+    wrong = np.flatnonzero(replayed != codes)
     if len(wrong):
         identity = batch.column("id")[int(wrong[0])].as_py()
         raise DataError(
@@ -422,7 +422,7 @@ def decided(tunable: Tunable, batch: pa.RecordBatch) -> NDArray[np.uint8]:
             "Either its thresholds differ from document to document, and it cannot be tuned; or it "
             "ran with other parameters than the plan now has: run the pipeline again."
         )
-    return stored
+    return codes
 
 
 def decide(
@@ -437,9 +437,9 @@ def decide(
         batch: rows of measures.
         silent: rules without measures that dropped nothing.
     """
-    stored = numbers(batch.column("code"))
-    codes = np.zeros(len(stored), np.uint8)
-    unsure = np.zeros(len(stored), np.bool_)
+    old_codes = numbers(batch.column("code"))
+    codes = np.zeros(len(old_codes), np.uint8)
+    unsure = np.zeros(len(old_codes), np.bool_)
     names = set(batch.schema.names)
     for code, rule in enumerate(stage.rules, start=1):
         if rule in silent:
@@ -447,8 +447,8 @@ def decide(
         if rule in names:
             fails = stage.fails(rule, numbers(batch.column(rule)))
         else:
-            fails = stored == code
-            unsure |= (stored != 0) & (stored < code)
+            fails = old_codes == code
+            unsure |= (old_codes != 0) & (old_codes < code)
         codes[fails & (codes == 0)] = code
     return codes, unsure & (codes == 0)
 

@@ -199,8 +199,8 @@ class _DocumentHistory:
             return next(iter(self._read(diverted)), None)
         end = len(self.run.plan.phases) if drop is None else self._phase(drop).index
         for phase in reversed(self.run.plan.phases[:end]):
-            if phase.is_stream and (stored := self._document(phase.index)):
-                return stored
+            if phase.is_stream and (document := self._document(phase.index)):
+                return document
         return None
 
     def _phase(self, row: dict[str, Any]) -> Phase:

@@ -167,7 +167,7 @@ class Assembled:
         fields: BatchFields,
         rows: PlainRows,
         length: int,
-        others: Mapping[str, Column],
+        side_columns: Mapping[str, Column],
         *,
         batch_rows: int,
         row_chunks: int = 1,
@@ -180,17 +180,17 @@ class Assembled:
         if "tokens" in selected:
             arrays["tokens"][:] = rows.tokens[:, :-1]
         if selected & SEGMENT_FIELDS:
-            begins = rows.starts + np.repeat(np.arange(num_rows) * length, rows.counts)
+            starts = rows.starts + np.repeat(np.arange(num_rows) * length, rows.counts)
         if "labels" in selected:
-            _label(arrays["labels"], rows, begins, masked)
+            _label(arrays["labels"], rows, starts, masked)
         if selected & SEGMENT_FIELDS - {"labels"}:
             # A segment that starts at token L holds a label only, which is ignored: no input
             # begins it.
-            bounds = np.append(begins[rows.starts < length], num_rows * length).astype(np.int32)
+            bounds = np.append(starts[rows.starts < length], num_rows * length).astype(np.int32)
             self._cut(bounds, shape, batch_rows, row_chunks)
         if "position_ids" in selected:
             _number(arrays["position_ids"].reshape(shape), self._bounds, np.diff(self._bounds))
-        by_row = {name: values for name, values in others.items() if name in selected}
+        by_row = {name: values for name, values in side_columns.items() if name in selected}
         if row_chunks > 1:
             row_of = np.repeat(np.arange(num_rows), row_chunks)
             by_row = {name: values[row_of] for name, values in by_row.items()}
@@ -239,7 +239,7 @@ class Assembled:
 def _label(
     labels: NDArray[np.int32],
     rows: PlainRows,
-    begins: NDArray[np.integer],
+    starts: NDArray[np.integer],
     masked: tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]] | None,
 ) -> None:
     """Write the label of each input.
@@ -252,7 +252,7 @@ def _label(
     """
     length = labels.shape[1]
     labels[:] = rows.tokens[:, 1:]
-    labels.reshape(-1)[begins[rows.starts > 0] - 1] = IGNORED
+    labels.reshape(-1)[starts[rows.starts > 0] - 1] = IGNORED
     for row in np.flatnonzero(rows.pads < length).tolist():
         labels[row, rows.pads[row] :] = IGNORED
     if masked is not None:
@@ -272,11 +272,11 @@ def _number(
     """
     num_rows, length = positions.shape
     kind = np.dtype(np.uint16 if length <= 1 << 16 else np.int32)  # half the bytes to be moved
-    begins, ramp = (bounds[:-1] % length).astype(kind), _ramp(length, kind)
+    starts, ramp = (bounds[:-1] % length).astype(kind), _ramp(length, kind)
     step = max(1, SLAB_TOKENS // length)
     firsts = np.searchsorted(bounds, np.arange(0, num_rows, step) * length).tolist()
-    for slab, (first, last) in enumerate(itertools.pairwise([*firsts, len(begins)])):
-        slab_positions = begins[first:last].repeat(lengths[first:last]).reshape(-1, length)
+    for slab, (first, last) in enumerate(itertools.pairwise([*firsts, len(starts)])):
+        slab_positions = starts[first:last].repeat(lengths[first:last]).reshape(-1, length)
         np.subtract(ramp, slab_positions, out=slab_positions)
         positions[slab * step : (slab + 1) * step] = slab_positions
 

@@ -327,10 +327,10 @@ def _read_base(files: RunFiles, prefix: str = "") -> BasePlan:
         ) from error
     table = parse_table(content, files.where(index), _INDEX_COLUMNS)
     parts = PartIndex(table, files.where(index), names)
-    written, expected = fields.get("plan_hash"), plan_hash(fields, digest_bytes(content))
-    if written != expected:
+    stored_hash, expected = fields.get("plan_hash"), plan_hash(fields, digest_bytes(content))
+    if stored_hash != expected:
         raise DataError(
-            f"{path}: plan_hash is {written!r}, but this plan and its index give {expected!r}."
+            f"{path}: plan_hash is {stored_hash!r}, but this plan and its index give {expected!r}."
             " One of them was changed by hand; run the mix again."
         )
     return BasePlan(path, fields, expected, parts)

@@ -165,12 +165,12 @@ class Read:
         first, end = self.cuts[number], self.cuts[number + 1]
         # As one opaque item per row: NumPy then copies a row with one memcpy.
         row = np.dtype((np.void, tokens.shape[1]))
-        stored, rows = self.window.tokens.view(row)[:, 0], tokens.view(row)[:, 0]
+        tokens_of, rows = self.window.tokens.view(row)[:, 0], tokens.view(row)[:, 0]
         if self.breaks[first] == self.breaks[end - 1]:
             target, source = int(self.into[first]), int(self.taken[first]) % ROWS_PER_GROUP
-            stored[target : target + end - first] = rows[source : source + end - first]
+            tokens_of[target : target + end - first] = rows[source : source + end - first]
         else:
-            stored[self.into[first:end]] = rows[self.taken[first:end] % ROWS_PER_GROUP]
+            tokens_of[self.into[first:end]] = rows[self.taken[first:end] % ROWS_PER_GROUP]
 
     @functools.cached_property
     def cuts(self) -> list[int]:
@@ -225,8 +225,8 @@ class Planner:
         max_steps = max(1, self._most_rows // schedule.rank_rows(first_step))
         end = min(self.end_step, schedule.batch.section_end(first_step) or self.end_step)
         step_rows = schedule.batch.at(first_step)
-        usual = max(1, self._window_rows // step_rows)
-        num_steps = min(end - first_step, usual, max_steps)
+        num_planned = max(1, self._window_rows // step_rows)
+        num_steps = min(end - first_step, num_planned, max_steps)
         window = self._lay_out(first_step, num_steps)
         num_longer = min(max_steps, end - first_step)
         if num_longer > num_steps and self._gains(window, num_longer):
@@ -577,12 +577,12 @@ class WindowReader:
                 read.put(0, parts.tokens_of(table))
         else:
             segments = parts.read_rows(read.part, read.groups, self._columns, pages, read)
-        taken, into = read.taken, read.into
-        window.pads[into] = segments.pads[taken]
-        window.text_bytes[into] = segments.text_bytes[taken]
+        rows, into = read.taken, read.into
+        window.pads[into] = segments.pads[rows]
+        window.text_bytes[into] = segments.text_bytes[rows]
         if not len(segments.starts):
             return len(segments.pads)
-        firsts, counts = segments.bounds[:-1][taken], np.diff(segments.bounds)[taken]
+        firsts, counts = segments.bounds[:-1][rows], np.diff(segments.bounds)[rows]
         starts = segments.starts[ranges(firsts, counts)]
         with self._work:
             window.segments.add(into, starts, counts)

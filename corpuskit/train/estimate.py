@@ -642,16 +642,16 @@ def step_moments(shape: ModelShape, work: Work) -> list[Moment]:
     gradient = work.item_bytes * shape.ffn_dim * shape.dim / work.tensor
     # What was sent of a block's gradients is kept until the next block's are.
     in_transit = float(FLOAT * sizes.block) if work.is_wrapped and work.shards > 1 else 0.0
-    for name, done in (("last block", 0), ("first block", layers - 1)):
-        left = layers - done
+    for name, num_done in (("last block", 0), ("first block", layers - 1)):
+        left = layers - num_done
         in_block: dict[Part, float] = {
             "working": middle,
-            "reduction": table + gradient + (in_transit if done else 0),
+            "reduction": table + gradient + (in_transit if num_done else 0),
             "gathered weights": sizes.gathered(work, left, in_block=True),
         }
         ending: dict[Part, float] = {"reduction": table + sizes.reduction(work, sizes.block)}
-        moments.append(moment(name, left, done, in_block))
-        moments.append(moment(f"{name}'s gradients", left - 1, done, ending))
+        moments.append(moment(name, left, num_done, in_block))
+        moments.append(moment(f"{name}'s gradients", left - 1, num_done, ending))
     # Of the head, of the embedding, and their sum.
     table *= 3 if shape.tied else work.has_embedding + work.has_head
     moments.append(moment("embedding", 0, layers, {"reduction": table + in_transit}))

@@ -315,7 +315,7 @@ def use_float8(model: Decoder, device: torch.device, tensor: int) -> None:
     )
 
 
-def require_same(parallel: Parallel, what: str, value: str) -> None:
+def require_same(parallel: Parallel, subject: str, value: str) -> None:
     """Refuse to train if the ranks don't all have the same of something.
 
     Raises:
@@ -324,7 +324,7 @@ def require_same(parallel: Parallel, what: str, value: str) -> None:
     values = parallel.gather(value)
     if len(set(values)) > 1:
         listed = ", ".join(f"rank {rank}: {text}" for rank, text in enumerate(values))
-        raise UsageError(f"{what} differs between ranks ({listed}). Start all of them again.")
+        raise UsageError(f"{subject} differs between ranks ({listed}). Start all of them again.")
 
 
 def _meet() -> tuple[dist.Store, int, int]:

@@ -191,11 +191,11 @@ def _from_last(
     losses: list[torch.Tensor], num: int, shape: tuple[int, ...], source: int, parallel: Parallel
 ) -> torch.Tensor:
     """Return on every rank of the pipeline what `source`, which has the last stage, has."""
-    joined = torch.empty((num * shape[0], *shape[1:]), device=parallel.device)
+    losses_of_all = torch.empty((num * shape[0], *shape[1:]), device=parallel.device)
     if dist.get_rank(parallel.pipeline_group) == source:
-        joined = torch.cat(losses)
-    dist.broadcast(joined, group=parallel.pipeline_group, group_src=source)
-    return joined
+        losses_of_all = torch.cat(losses)
+    dist.broadcast(losses_of_all, group=parallel.pipeline_group, group_src=source)
+    return losses_of_all
 
 
 def _stream_like(model: Decoder, settings: TrainSettings, shape: tuple[int, ...]) -> torch.Tensor:

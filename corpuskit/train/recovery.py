@@ -57,7 +57,7 @@ def report_bad_step(
     ]
     reports = run.parallel.gather((run.parallel.data_rank, local, rows))
     by_slice = {rank: report for rank, *report in reports}  # ranks that share rows report the same
-    worst = sorted(s for found, _ in by_slice.values() for s in found)[::-1][:NAMED]
+    worst = sorted(s for entries, _ in by_slice.values() for s in entries)[::-1][:NAMED]
     if run.parallel.rank:
         return
     documents, unknown = [], None

@@ -188,8 +188,8 @@ class ModelSettings(Section):
 
     def _sizes(self) -> dict[str, int]:
         sizes = dict(zip(SIZES, PRESETS[self.preset], strict=True)) if self.preset else {}
-        chosen = {name: getattr(self, name) for name in SIZES}
-        return sizes | {name: size for name, size in chosen.items() if size is not None}
+        explicit = {name: getattr(self, name) for name in SIZES}
+        return sizes | {name: size for name, size in explicit.items() if size is not None}
 
     def shape(self, vocab_size: int) -> ModelShape:
         """Resolve preset, overrides and the tokenizer's vocabulary.

@@ -353,8 +353,8 @@ class Watch:
 @contextlib.contextmanager
 def profiled(settings: TrainSettings, parallel: Parallel, step: int) -> Iterator[None]:
     """Trace what happens inside, if `settings.profile` names this step and this rank."""
-    wanted = settings.profile
-    if wanted is None or step not in wanted.steps or parallel.rank not in wanted.ranks:
+    options = settings.profile
+    if options is None or step not in options.steps or parallel.rank not in options.ranks:
         yield
         return
     folder = Path(settings.output, "profile")
@@ -362,18 +362,18 @@ def profiled(settings: TrainSettings, parallel: Parallel, step: int) -> Iterator
     name = f"step-{step:08d}-rank-{parallel.rank:05d}"
     is_cuda = parallel.device.type == "cuda"
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if is_cuda else [])]
-    if wanted.memory and is_cuda:
+    if options.memory and is_cuda:
         torch.cuda.memory._record_memory_history(max_entries=KEPT_EVENTS)
     try:
         with profile(
-            activities=activities, record_shapes=True, profile_memory=wanted.memory
+            activities=activities, record_shapes=True, profile_memory=options.memory
         ) as trace:
             yield
             if is_cuda:
                 torch.cuda.synchronize()
         trace.export_chrome_trace(str(folder / f"{name}.json.gz"))
-        if wanted.memory and is_cuda:
+        if options.memory and is_cuda:
             torch.cuda.memory._dump_snapshot(str(folder / f"{name}.pickle"))  # type: ignore[no-untyped-call]
     finally:
-        if wanted.memory and is_cuda:
+        if options.memory and is_cuda:
             torch.cuda.memory._record_memory_history(enabled=None)

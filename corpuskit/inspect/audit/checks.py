@@ -494,7 +494,7 @@ class Audit:
         for name, counts in self._details.items():
             if name != "other_languages":
                 ranked = sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))
-                checks[name].details = [(what, f"{num:,}") for what, num in ranked if num]
+                checks[name].details = [(detail, f"{num:,}") for detail, num in ranked if num]
 
     def _lengths(self) -> dict[str, int]:
         """Return quantiles of the bytes of texts, to 2 %."""

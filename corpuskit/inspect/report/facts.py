@@ -433,7 +433,7 @@ def _empty_facts(phase: Phase, state: str) -> dict[str, Any]:
 def _elapsed(run: RunDirectory, names: list[str]) -> float | None:
     if not names or len(names) > MAX_TIMED:
         return None
-    begins, ends = [], []
+    starts, ends = [], []
     for name, content in zip(names, run.store.read_each(names), strict=True):
         end = modified(run, name)
         try:
@@ -442,9 +442,9 @@ def _elapsed(run: RunDirectory, names: list[str]) -> float | None:
             return None
         if end is None:
             return None
-        begins.append(end - wall)
+        starts.append(end - wall)
         ends.append(end)
-    return max(ends) - min(begins)
+    return max(ends) - min(starts)
 
 
 def _rate(size: int, seconds: float) -> float | None:

@@ -239,16 +239,16 @@ def _values(
     run: RunDirectory, path: str, number: int, rows: Sequence[int]
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield rows of a row group, which are ascending; little of it is in memory at a time."""
-    asked = np.array(rows, np.int64)
+    numbers = np.array(rows, np.int64)
     begin = 0
     with open_part(run.store.at(path)) as file:
         for batch in file.iter_batches(
             batch_size=_STEP_ROWS, row_groups=[number], columns=SCHEMA.names, use_threads=False
         ):
-            low, high = np.searchsorted(asked, [begin, begin + len(batch)])
-            taken = asked[low:high] - begin
-            batch_rows = batch.take(pa.array(taken)).to_pylist()
-            yield from zip((begin + taken).tolist(), batch_rows, strict=True)
+            low, high = np.searchsorted(numbers, [begin, begin + len(batch)])
+            offsets = numbers[low:high] - begin
+            batch_rows = batch.take(pa.array(offsets)).to_pylist()
+            yield from zip((begin + offsets).tolist(), batch_rows, strict=True)
             begin += len(batch)
             if begin > rows[-1]:
                 return
