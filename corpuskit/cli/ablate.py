@@ -277,8 +277,8 @@ def print_plan(study: Study, num: int, counts: str, length: str) -> None:
             f"{variant.name}: {size / 1e6:,.1f} MB of input, {waiting} of {len(statuses)} phases "
             "to run or to link (what it shares with those before is linked)"
         )
-    facts = study.variants[0].plan(study.output(study.variants[0]), []).given
-    tokenizer = next(facts["tokenizer"] for facts in facts.values() if "tokenizer" in facts)
+    by_stage = study.variants[0].plan(study.output(study.variants[0]), []).given
+    tokenizer = next(facts["tokenizer"] for facts in by_stage.values() if "tokenizer" in facts)
     for name, settings in study.sizes.items():
         shape = settings.model.shape(tokenizer["vocab_size"])
         parameters = count_parameters(shape).total

@@ -52,9 +52,11 @@ class Bound(NamedTuple):
 def bounds_of(expect: Mapping[str, Any], sources: Sequence[str]) -> list[Bound]:
     """Return all bounds; those of a stage hold for each source that has none of its own there."""
     bounds: list[Bound] = []
-    for stage, tree in expect.items():
-        by_source = {name: tree[name] for name in sources if name in tree and name not in BOUNDS}
-        shared = dict(_numbers({k: v for k, v in tree.items() if k not in by_source}))
+    for stage, limits in expect.items():
+        by_source = {
+            name: limits[name] for name in sources if name in limits and name not in BOUNDS
+        }
+        shared = dict(_numbers({k: v for k, v in limits.items() if k not in by_source}))
         if stage == TOKENS:
             bounds += [Bound(stage, "", path, num_tokens(value)) for path, value in shared.items()]
             shared = {}
@@ -101,9 +103,9 @@ class ExpectCheck:
 
     def check(self, expect: Mapping[str, Any]) -> None:
         """Check all of it."""
-        for label, tree in self._items((), expect, (*self.stages, TOKENS)):
+        for label, limits in self._items((), expect, (*self.stages, TOKENS)):
             keys = ("min",) if label == TOKENS else BOUNDS
-            for key, value in self._items((label,), tree, (*keys, *self.sources)):
+            for key, value in self._items((label,), limits, (*keys, *self.sources)):
                 if key in keys:
                     self._bound((label,), (key,), value)
                     continue

@@ -309,7 +309,7 @@ def write_page(output: str | os.PathLike[str], other_runs: Sequence[str] = ()) -
 
     Args:
         output: folder of a run; it may be running, ended or failed.
-        others: folders of runs whose losses are drawn over this one's.
+        other_runs: folders of runs whose losses are drawn over this one's.
 
     Raises:
         UsageError: there is nothing of a training run.

@@ -155,7 +155,7 @@ class Assembled:
         fields: of a batch.
         rows: what to assemble.
         length: L of the stored rows.
-        others: (S,) arrays to hand out with the rows.
+        side_columns: (S,) arrays to hand out with the rows.
         batch_rows: rows of a batch, as they are handed out.
         row_chunks: rows that a stored row is handed out as; divides L.
         masked: rows, first tokens and ends of the spans that have no labels.
@@ -247,7 +247,7 @@ def _label(
     Args:
         labels: (S, L), overwritten.
         rows: the stored rows.
-        begins: where their segments begin, counted through all rows.
+        starts: where their segments begin, counted through all rows.
         masked: rows, first tokens and ends of the spans that have no labels.
     """
     length = labels.shape[1]

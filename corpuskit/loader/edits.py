@@ -196,7 +196,7 @@ class Takedowns:
         """Return the masked spans of rows, None if there are none.
 
         Args:
-            places: (M,) numbers of the rows, counted over all sources.
+            row_numbers: (M,) numbers of the rows, counted over all sources.
             row indices: (M,) row indices of the run.
         """
         if not len(self):

@@ -429,8 +429,8 @@ class StreamingLoader:
             into = window.masks.into
             some = slice(*np.searchsorted(into, [rows.start, rows.stop]).tolist())
             masked = (into[some] - first, window.masks.firsts[some], window.masks.ends[some])
-            for row, first, ends in zip(*(column.tolist() for column in masked), strict=True):
-                tokens[row, first:ends] = pad if isinstance(pad, int) else 0
+            for row, start, stop in zip(*(column.tolist() for column in masked), strict=True):
+                tokens[row, start:stop] = pad if isinstance(pad, int) else 0
             np.subtract.at(text_bytes, masked[0], window.masks.text_bytes[some])
         return Assembled(
             pool,

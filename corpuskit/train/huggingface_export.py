@@ -219,7 +219,7 @@ def _write_weights(
     """Write the files of weights, and the index where there are several; return their names.
 
     Args:
-        checkpoint: where they are.
+        read: yields tensors, whole, by their names.
         folder: where the files go.
         shapes: of our tensors.
         foreign: what Hugging Face calls each, or each of its first dimension.
