@@ -24,6 +24,7 @@ WIDTH, HEIGHT = 480, 200
 """Of a drawing, in its own units."""
 COLORS = ("var(--kept)", "var(--lost)", "var(--good)", "var(--bad)", "var(--link)", "var(--dim)")
 LABEL = "var(--dim)"
+_LAW_TERMS = {"E": "E", "a": "A / N^a", "b": "B / D^b"}
 _STYLE = """
 .ablation svg { height: auto; max-width: 620px; }
 .ablation polyline { fill: none; stroke-width: 1.5; }
@@ -122,19 +123,15 @@ def scaling_lines(results: Mapping[str, Any]) -> list[str]:
     for name, fit in law["variants"].items():
         terms = ", ".join(
             f"{key} {fit[key][0]:.3g} ({fit[key][1]:.3g} to {fit[key][2]:.3g})"
-            for key in ("E", "a", "b")
+            for key in _LAW_TERMS
             if key in fit
         )
-        line = f"{name}: {_law_of(fit)}, {terms}. At {target}: {_spread(fit['predicted'], '.4f')}"
+        formula = " + ".join(_LAW_TERMS[key] for key in _LAW_TERMS if key in fit)
+        line = f"{name}: L = {formula}, {terms}. At {target}: {_spread(fit['predicted'], '.4f')}"
         if any(fit["difference"]):
             line += f", {_spread(fit['difference'], '+.4f')} from the baseline"
         lines.append(f"{line}.")
     return lines
-
-
-def _law_of(fitted: Mapping[str, Any]) -> str:
-    terms = [*(["E"] if "E" in fitted else []), *(["A / N^a"] if "a" in fitted else [])]
-    return "L = " + " + ".join([*terms, *(["B / D^b"] if "b" in fitted else [])])
 
 
 def _spread(value: Sequence[float], form: str) -> str:

@@ -52,11 +52,9 @@ class Bound(NamedTuple):
 def bounds_of(expect: Mapping[str, Any], sources: Sequence[str]) -> list[Bound]:
     """Return all bounds; those of a stage hold for each source that has none of its own there."""
     bounds: list[Bound] = []
-    for stage, limits in expect.items():
-        by_source = {
-            name: limits[name] for name in sources if name in limits and name not in BOUNDS
-        }
-        shared = dict(_numbers({k: v for k, v in limits.items() if k not in by_source}))
+    for stage, entry in expect.items():
+        by_source = {name: entry[name] for name in sources if name in entry and name not in BOUNDS}
+        shared = dict(_numbers({k: v for k, v in entry.items() if k not in by_source}))
         if stage == TOKENS:
             bounds += [Bound(stage, "", path, num_tokens(value)) for path, value in shared.items()]
             shared = {}

@@ -197,7 +197,7 @@ class Takedowns:
 
         Args:
             row_numbers: (M,) numbers of the rows, counted over all sources.
-            row indices: (M,) row indices of the run.
+            row_indices: (M,) row indices of the run.
         """
         if not len(self):
             return None

@@ -326,8 +326,7 @@ class ExchangeRun:
             facts = json.loads((self._file.schema.metadata or {})[b"corpuskit"])
             self._firsts = [int(first) for first in facts["first"]]
             self._checksums = facts.get("crc32", ())
-            num = self._file.num_record_batches
-            is_readable = facts["format"] == FORMAT and len(self._firsts) <= num
+            valid = facts["format"] == FORMAT and len(self._firsts) <= self._file.num_record_batches
         except (OSError, pa.ArrowException, KeyError, TypeError, ValueError) as error:
             missing = isinstance(error, FileNotFoundError)
             reason = "missing: the folder work/ of a run is needed to find documents"
@@ -335,7 +334,7 @@ class ExchangeRun:
                 f"{path}: {reason if missing else f'not a shuffle file: {error!r}'}."
                 f" {'Restore it, or run' if missing else 'Run'} the mix again."
             ) from error
-        if not is_readable:
+        if not valid:
             raise DataError(f"{path}: not a shuffle file of format {FORMAT}. Update corpuskit.")
 
     def among(self, values: NDArray[np.generic]) -> Iterator[pa.RecordBatch]:

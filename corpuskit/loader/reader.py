@@ -305,9 +305,8 @@ class Planner:
         """
         sources = window.rows.sources[self._plan.order.is_permuted(window.rows)]
         counts = np.bincount(sources, minlength=len(self._plan.sources))
-        num_taken = ROWS_PER_GROUP * counts * num_steps
-        num_stored = np.maximum(1, self._plan.parts.source_rows)
-        return bool((num_taken >= 2 * window.num_steps * num_stored).any())
+        totals = np.maximum(1, self._plan.parts.source_rows)
+        return bool((ROWS_PER_GROUP * counts * num_steps >= 2 * window.num_steps * totals).any())
 
 
 _JOIN_SECONDS = 5.0  # a read takes milliseconds, or hangs

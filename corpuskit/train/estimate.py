@@ -165,8 +165,7 @@ def estimate(
     result = Estimate(
         length, parameters, ranks, work, device, step_moments(shape, work), stages, bubble,
         flops_per_token, mfu, peak, seconds, seconds_measured is not None, checkpoint=saving,
-        advice=[],
-        cost=seconds / 3600 * ranks * price if seconds and price is not None else None,
+        advice=[], cost=seconds / 3600 * ranks * price if seconds and price is not None else None,
     )  # fmt: skip
     result.advice.extend(_advice(settings, result))
     return result
