@@ -169,16 +169,16 @@ def funnel_so_far(
     sources: list[StageSoFar] = []
     stages: dict[str, StageSoFar] = {}
     kinds = {step.label: step.kind for step in run.plan.file.steps}
-    remaining = 0
+    alive = 0
     for phase in run.plan.phases:
         count = counters.get(phase.index)
         if count is None:
             break
         if phase.base is None:
             sources = [_source(step, count) for step in run.plan.file.sources]
-            remaining = num_in = sum(row.num_out for row in sources)
+            alive = num_in = sum(row.num_out for row in sources)
         else:
-            num_in = remaining if count.is_final else total(count.counters, "read/")
+            num_in = alive if count.is_final else total(count.counters, "read/")
         for label in phase.labels:
             dropped = total(count.counters, f"dropped/{label}/")
             if phase.is_stream:
@@ -186,9 +186,8 @@ def funnel_so_far(
                 stages[label] = StageSoFar(label, kinds[label], num_in, rest, count.is_final)
                 num_in = rest
             else:
-                row = stages.get(label)
-                stages[label] = _pass(row, label, kinds[label], remaining, dropped, count)
-            remaining -= dropped if count.is_final else 0
+                stages[label] = _pass(stages.get(label), label, kinds[label], alive, dropped, count)
+            alive -= dropped if count.is_final else 0
         if not count.is_final:
             break
     labels = (step.label for step in run.plan.file.steps)  # phases have another order
