@@ -38,8 +38,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import yaml
 
+from corpuskit import open_held_out
 from corpuskit.loader import StreamingLoader
-from corpuskit.stages.sequences._heldout import open_held_out
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))

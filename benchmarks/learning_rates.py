@@ -13,7 +13,7 @@ import statistics
 import time
 from typing import TYPE_CHECKING, Any
 
-from corpuskit.stages.sequences._heldout import open_held_out
+from corpuskit import open_held_out
 from corpuskit.train.loop import main as train
 from corpuskit.train.settings import TrainSettings
 

@@ -14,6 +14,7 @@ _PUBLIC = {
     "read_plan": "corpuskit.engine.plan",
     "run": "corpuskit.engine.pipeline",
     "StreamingLoader": "corpuskit.loader",
+    "open_held_out": "corpuskit.stages.sequences._heldout",
     "StreamingStage": "corpuskit.stage",
     "CellStage": "corpuskit.stage",
     "GlobalStage": "corpuskit.stage",

@@ -34,8 +34,8 @@ def cache_dir() -> Path:
 
 
 def _home() -> Path:
-    if given := os.environ.get("XDG_CACHE_HOME"):
-        return Path(given)
+    if folder := os.environ.get("XDG_CACHE_HOME"):
+        return Path(folder)
     try:
         return Path.home() / ".cache"
     except RuntimeError:  # no HOME, and a user without a name
@@ -65,7 +65,7 @@ def _check_root(root: Path) -> None:
     try:
         root.mkdir(mode=0o700, parents=True, exist_ok=True)
         check_owner(root)
-        for parent in root.resolve().parents:  # whoever can rename it can replace it
+        for parent in root.resolve().parents:  # a user who can rename it can replace it
             mode = parent.stat().st_mode
             if mode & 0o002 and not mode & stat.S_ISVTX:
                 raise UsageError(
@@ -84,10 +84,10 @@ def _check_root(root: Path) -> None:
 def read_kept(path: Path) -> bytes | None:
     """Return what `keep` wrote to a file; None if there is nothing, or it is damaged."""
     try:
-        kept = path.read_bytes()
+        stored = path.read_bytes()
     except OSError:
         return None
-    digest, content = kept[:_DIGEST_BYTES], kept[_DIGEST_BYTES:]
+    digest, content = stored[:_DIGEST_BYTES], stored[_DIGEST_BYTES:]
     return content if digest == _digest(content) else None
 
 

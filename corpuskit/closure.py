@@ -82,12 +82,12 @@ def closure(*paths: Path) -> tuple[Path, ...]:
     (`Stage.libraries`).
     """
     seen: set[Path] = set()
-    waiting = list(paths)
-    while waiting:
-        current = waiting.pop()
+    queue = list(paths)
+    while queue:
+        current = queue.pop()
         if current not in seen:
             seen.add(current)
-            waiting += _imported(current)
+            queue += _imported(current)
     _save()
     return tuple(sorted(seen))
 
@@ -133,12 +133,12 @@ def read(path: Path) -> SourceFile:
     """
     content = path.read_bytes()
     key = hashlib.blake2b(content, digest_size=16).hexdigest()
-    kept = _kept()
-    if key not in kept.sources:
+    cache = _load_cache()
+    if key not in cache.sources:
         source = _parsed(content) if path.suffix == ".py" else None
-        kept.sources[key] = source or SourceFile((), key)
-        kept.num_new += 1
-    return kept.sources[key]
+        cache.sources[key] = source or SourceFile((), key)
+        cache.num_new += 1
+    return cache.sources[key]
 
 
 # ---------------------------------------------------------------- what a file says
@@ -217,7 +217,7 @@ def _imported(path: Path) -> list[Path]:
         elif module.partition(".")[0] == PACKAGE.name:
             files += _below(str(PACKAGE), module.partition(".")[2], names)
         elif not path.is_relative_to(PACKAGE):
-            files += _found(path, module, names)
+            files += _third_party(path, module, names)
     return [Path(file) for file in dict.fromkeys(files) if not _carries(file)]
 
 
@@ -264,7 +264,7 @@ def _listed(folder: str) -> frozenset[str]:
         return frozenset()
 
 
-def _found(path: Path, module: str, names: tuple[str, ...]) -> Iterator[str]:
+def _third_party(path: Path, module: str, names: tuple[str, ...]) -> Iterator[str]:
     """Yield what an absolute import of a third party's file leads to, if it is followed."""
     top = module.partition(".")[0]
     if top in sys.stdlib_module_names:
@@ -289,7 +289,7 @@ def _is_beside(path: Path, other: Path) -> bool:
 
 def forget() -> None:
     """Read files again, as a new process would: for tests that edit them."""
-    for cached in (closure, read, _imported, _kept, _packages, _module_at, _listed, _spec):
+    for cached in (closure, read, _imported, _load_cache, _packages, _module_at, _listed, _spec):
         cached.cache_clear()
 
 
@@ -306,7 +306,7 @@ def _spec(name: str) -> importlib.machinery.ModuleSpec | None:
     for finder in sys.meta_path:
         try:
             spec = finder.find_spec(name, places) if hasattr(finder, "find_spec") else None
-        except KeyError:  # a folder without __init__.py in a package that nobody has imported
+        except KeyError:  # a folder without __init__.py in a package that is not imported
             spec = importlib.machinery.ModuleSpec(name, None, is_package=True)
             last = name.rpartition(".")[2]
             spec.submodule_search_locations = [os.path.join(place, last) for place in places]
@@ -348,7 +348,7 @@ def _place() -> Path:
 
 
 @functools.cache
-def _kept() -> _SourceCache:
+def _load_cache() -> _SourceCache:
     content = None
     with contextlib.suppress(OSError, UsageError):
         content = read_kept(_place())
@@ -364,13 +364,13 @@ def _save() -> None:
 
     Of two processes that save at once one wins; the other's files are parsed again some day.
     """
-    kept = _kept()
-    if not kept.num_new:
+    cache = _load_cache()
+    if not cache.num_new:
         return
     with contextlib.suppress(OSError, UsageError):
-        sources = dict(list(kept.sources.items())[-_MOST_KEPT:])
+        sources = dict(list(cache.sources.items())[-_MOST_KEPT:])
         keep(_place(), json.dumps(sources).encode())
-        kept.num_new = 0
+        cache.num_new = 0
 
 
 @functools.cache

@@ -23,8 +23,8 @@ _running: dict[int, float] = {}
 
 def cpu_seconds() -> float:
     """Return CPU seconds of this process, all its threads, and its children, running or ended."""
-    ended = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return time.process_time() + ended.ru_utime + ended.ru_stime + sum(_running.values())
+    children = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return time.process_time() + children.ru_utime + children.ru_stime + sum(_running.values())
 
 
 def note_running(process: int, seconds: float) -> None:

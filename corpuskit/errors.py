@@ -67,21 +67,21 @@ MAX_SUGGESTED = 40
 """A hint names at most this many; a language model may have 2,000 labels."""
 
 
-def suggest(word: str, known: Iterable[str]) -> str:
-    """Return a closing hint that names the nearest of `known`, or all of them up to a number."""
-    names = sorted(known)
-    near = difflib.get_close_matches(word, names, n=1, cutoff=0.5)
-    if near:
-        return f"Did you mean {near[0]!r}?"
-    more = f" and {len(names) - MAX_SUGGESTED} more" if len(names) > MAX_SUGGESTED else ""
-    return f"Known: {', '.join(names[:MAX_SUGGESTED])}{more}."
+def suggest(word: str, choices: Iterable[str]) -> str:
+    """Return a closing hint that names the nearest of `choices`, or all of them up to a number."""
+    names = sorted(choices)
+    matches = difflib.get_close_matches(word, names, n=1, cutoff=0.5)
+    if matches:
+        return f"Did you mean {matches[0]!r}?"
+    omitted = f" and {len(names) - MAX_SUGGESTED} more" if len(names) > MAX_SUGGESTED else ""
+    return f"Known: {', '.join(names[:MAX_SUGGESTED])}{omitted}."
 
 
-def listing(names: Iterable[str], most: int = 5) -> str:
+def listing(names: Iterable[str], limit: int = 5) -> str:
     """Return names for a message: the first few, and how many more there are."""
-    ordered = sorted(names)
-    more = f" and {len(ordered) - most} more" if len(ordered) > most else ""
-    return ", ".join(map(repr, ordered[:most])) + more
+    sorted_names = sorted(names)
+    omitted = f" and {len(sorted_names) - limit} more" if len(sorted_names) > limit else ""
+    return ", ".join(map(repr, sorted_names[:limit])) + omitted
 
 
 def reason_of(error: BaseException | str) -> str:

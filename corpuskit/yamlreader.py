@@ -40,10 +40,10 @@ def compose(text: str, place: str) -> yaml.Node | None:
         return loader.get_single_node()
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        where = f"{place}:{mark.line + 1}:{mark.column + 1}" if mark else place
+        location = f"{place}:{mark.line + 1}:{mark.column + 1}" if mark else place
         if isinstance(error, _BoundError):
-            raise ConfigError(where, f"{error.problem}.", "Write the values out.") from None
-        raise ConfigError(where, f"not valid YAML: {error.problem}.") from None
+            raise ConfigError(location, f"{error.problem}.", "Write the values out.") from None
+        raise ConfigError(location, f"not valid YAML: {error.problem}.") from None
     except yaml.YAMLError as error:
         reason = " ".join(str(error).split())
         raise ConfigError(f"{place}:1:1", f"not valid YAML: {reason}.") from None
@@ -63,8 +63,8 @@ def load(text: str, place: str) -> Any:
     except (yaml.MarkedYAMLError, ValueError, AttributeError, TypeError) as error:
         mark = getattr(error, "problem_mark", None) or node.start_mark
         reason = getattr(error, "problem", None) or error
-        where = f"{place}:{mark.line + 1}:{mark.column + 1}"
-        raise ConfigError(where, f"not valid YAML: {reason}.") from None
+        location = f"{place}:{mark.line + 1}:{mark.column + 1}"
+        raise ConfigError(location, f"not valid YAML: {reason}.") from None
 
 
 def scalar(node: yaml.Node) -> Any:

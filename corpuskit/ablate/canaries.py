@@ -78,11 +78,11 @@ class Planting:
     """Puts canaries into batches.
 
     Attributes:
-        at: row of the run -> tokens of the canary that is planted there, L + 1 at most.
+        canary_of: row of the run -> tokens of the canary that is planted there, L + 1 at most.
         global_rows: of a step.
     """
 
-    at: Mapping[int, NDArray[np.integer]]
+    canary_of: Mapping[int, NDArray[np.integer]]
     global_rows: int
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
@@ -94,7 +94,7 @@ class Planting:
         first = batch["step"] * self.global_rows
         bounds = set(batch["cu_seqlens"].tolist())
         for row in range(rows):
-            planted = self.at.get(first + row)
+            planted = self.canary_of.get(first + row)
             if planted is None:
                 continue
             size = min(len(planted), length)
@@ -103,8 +103,8 @@ class Planting:
             batch["labels"][row, : len(planted) - 1] = planted[1:]
             if len(planted) <= length:
                 batch["labels"][row, size - 1] = IGNORED
-            bounds = {at for at in bounds if not begin < at < begin + size} | {begin + size}
-            starts = sorted(at - begin for at in bounds if begin <= at < begin + length)
+            bounds = {i for i in bounds if not begin < i < begin + size} | {begin + size}
+            starts = sorted(i - begin for i in bounds if begin <= i < begin + length)
             lengths = np.diff([*starts, length])
             batch["position_ids"][row] = np.arange(length) - np.repeat(starts, lengths)
         return {**batch, "cu_seqlens": np.array(sorted(bounds), np.int32)}
@@ -120,16 +120,16 @@ def plant(
         UsageError: there are fewer rows, or a row is too short for a canary.
     """
     planted = [canary for canary in canaries if canary.repeats]
-    tokens = [one.tokens for one in tokenize_texts(tokenizer, [one.text for one in planted])]
-    needed, rows = sum(one.repeats for one in planted), steps * global_rows
-    require_rows(needed, rows)
+    tokens = [text.tokens for text in tokenize_texts(tokenizer, [c.text for c in planted])]
+    count, rows = sum(canary.repeats for canary in planted), steps * global_rows
+    require_rows(count, rows)
     if (longest := max(map(len, tokens))) > seq_len + 1:
         raise UsageError(
             f"--canaries: a canary has {longest} tokens with this tokenizer, and rows have "
             f"{seq_len}. Set a larger pack.seq_len."
         )
-    places = np.random.default_rng([seed, rows]).choice(rows, needed, replace=False).tolist()
-    repeated = [own for one, own in zip(planted, tokens, strict=True) for _ in range(one.repeats)]
+    places = np.random.default_rng([seed, rows]).choice(rows, count, replace=False).tolist()
+    repeated = [row for c, row in zip(planted, tokens, strict=True) for _ in range(c.repeats)]
     return Planting(dict(zip(places, repeated, strict=True)), global_rows)
 
 
@@ -153,16 +153,16 @@ def with_canaries(trainings: Sequence[Proxy], counts: Sequence[int]) -> list[Can
         UsageError: the trainings have too few rows.
     """
     planted = []
-    for one in trainings if counts else ():
-        if one.corpus is trainings[0].corpus:
-            steps, rows = one.settings.steps or 0, one.settings.batch.global_rows
+    for proxy in trainings if counts else ():
+        if (corpus := proxy.corpus) is trainings[0].corpus:
+            steps, rows = proxy.settings.steps or 0, proxy.settings.batch.global_rows
             require_rows(EACH * sum(counts), steps * rows)
-            content = json.dumps([one.settings.name, *counts, EACH, ALTERNATIVES, DIGITS])
+            content = json.dumps([proxy.settings.name, *counts, EACH, ALTERNATIVES, DIGITS])
             key = hashlib.blake2b(content.encode(), digest_size=4).hexdigest()
-            name = f"{one.corpus.variant.slug}-{one.size}-s{one.seed}-canaries-{key}"
-            output = str(Path(one.settings.output).with_name(name))
-            settings = one.settings.model_copy(update={"output": output, "name": name})
-            planted.append(CanaryProxy(one.corpus, one.size, one.seed, settings, tuple(counts)))
+            name = f"{corpus.variant.slug}-{proxy.size}-s{proxy.seed}-canaries-{key}"
+            output = str(Path(proxy.settings.output).with_name(name))
+            settings = proxy.settings.model_copy(update={"output": output, "name": name})
+            planted.append(CanaryProxy(corpus, proxy.size, proxy.seed, settings, tuple(counts)))
     return planted
 
 
@@ -185,20 +185,20 @@ class CanaryProxy(Proxy):
             seq_len=self.corpus.plan.seq_len,
         )  # fmt: skip
 
-    def write_scores(self, opened: Pretrained, judges: Judges) -> None:
+    def write_scores(self, trained: Pretrained, judges: Judges) -> None:
         from corpuskit.train.likelihood import score_items
 
         canaries = draw_canaries(self.counts, self.seed)
         items = _items(canaries, open_tokenizer(self.corpus.data))
         _, scored = score_items(
-            opened.model, opened.settings, opened.parallel, items, opened.seq_len
+            trained.model, trained.settings, trained.parallel, items, trained.seq_len
         )
-        found = [
-            {"repeats": canary.repeats, "exposure": exposure(np.array(one.nats))}
-            for canary, one in zip(canaries, scored, strict=True)
+        rows = [
+            {"repeats": canary.repeats, "exposure": exposure(np.array(score.nats))}
+            for canary, score in zip(canaries, scored, strict=True)
         ]
-        planted = self.planting().at.values()
-        facts = {"planted": len(planted), "tokens": sum(map(len, planted)), "canaries": found}
+        planted = self.planting().canary_of.values()
+        facts = {"planted": len(planted), "tokens": sum(map(len, planted)), "canaries": rows}
         write_whole(self.scores, (json.dumps(facts, indent=1) + "\n").encode())
 
 
@@ -209,8 +209,8 @@ def _items(canaries: Sequence[Canary], tokenizer: Tokenize) -> list[TaskItem]:
     items = []
     for number, canary in enumerate(canaries):
         choices = tuple(
-            ScoredText(one.tokens, len(one.tokens) - 1, one.text_bytes)
-            for one in tokenize_texts(tokenizer, [canary.text, *canary.alternatives])
+            ScoredText(text.tokens, len(text.tokens) - 1, text.text_bytes)
+            for text in tokenize_texts(tokenizer, [canary.text, *canary.alternatives])
         )
         items.append(TaskItem(str(number), "canaries", 0, choices, ((1, 1),) * len(choices)))
     return items
@@ -234,12 +234,12 @@ def summarise(
         confidence: of the interval of each count: Student's, over the canaries of all seeds.
         bound: bits; the largest count is one whose interval, and those of all below it, are under.
     """
-    read = [json.loads(proxy.scores.read_bytes()) for proxy in proxies]
+    scores = [json.loads(proxy.scores.read_bytes()) for proxy in proxies]
     curve, largest, is_below = [], None, True
     for repeats in (0, *proxies[0].counts):
         values = np.array(
-            [one["exposure"] for own in read for one in own["canaries"]
-             if one["repeats"] == repeats]
+            [canary["exposure"] for facts in scores for canary in facts["canaries"]
+             if canary["repeats"] == repeats]
         )  # fmt: skip
         mean, low, high = mean_interval(values, confidence)
         is_below = is_below and high < bound
@@ -249,6 +249,6 @@ def summarise(
              "canaries": len(values)}
         )  # fmt: skip
     return {
-        "bound": bound, "largest": largest, "planted": read[0]["planted"],
-        "share": max(own["tokens"] for own in read) / tokens, "curve": curve,
+        "bound": bound, "largest": largest, "planted": scores[0]["planted"],
+        "share": max(facts["tokens"] for facts in scores) / tokens, "curve": curve,
     }  # fmt: skip

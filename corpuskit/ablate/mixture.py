@@ -5,7 +5,7 @@ widely, then near the best that these predict. Losses of each domain are fitted 
 weighted mean is minimised within bounds, and the result is trained again with new seeds, beside
 proportional and current shares.
 
-A proxy is shorter than the run that it stands for, so it would repeat a scarce source less, and
+A proxy is shorter than the target run, so it would repeat a scarce source less, and
 find it better than it will be. So each proxy knows only a window of each source, as much smaller
 than the source as the proxy is shorter than the run: epochs are those of the run.
 
@@ -27,16 +27,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from corpuskit.ablate.study import SCORES, Judges, Proxy, gather, plain, read_scores, shared_units
+from corpuskit.ablate.study import SCORES, Judges, Proxy, gather, read_scores, shared_units, to_json
 from corpuskit.ablate.surface import (
     choose,
+    clip_shares,
     draw_near,
     draw_shares,
     fit,
     in_parts,
     lowest,
     predicted_unseen,
-    within,
 )
 from corpuskit.ablate.verdict import compare
 from corpuskit.errors import UsageError, suggest
@@ -194,8 +194,8 @@ class MixtureSearch:
         for name in {*bounds.supply, *bounds.caps, *bounds.least} - set(names):
             raise UsageError(f"{corpus.data}: source {name} has no rows. Leave its bounds out.")
         seq_len = plan.seq_len
-        stored = np.array([source.rows for source in plan.sources])
-        rows_each = dict(zip(names, stored.tolist(), strict=True))
+        in_corpus = np.array([source.rows for source in plan.sources])
+        rows_each = dict(zip(names, in_corpus.tolist(), strict=True))
         rows_each |= {name: tokens / seq_len for name, tokens in bounds.supply.items()}
         supply = np.array(list(rows_each.values()), np.float64)
         target = plan.order.num_rows
@@ -206,28 +206,28 @@ class MixtureSearch:
         steps = (target // SHORTER if tokens is None else tokens // seq_len) // batch
         rows = steps * batch
         windows = np.maximum(1, np.rint(supply * rows / target)).astype(np.int64)
-        most = min(target, int(target * (stored / supply).min()))
-        if not 0 < rows <= most:
+        limit = min(target, int(target * (in_corpus / supply).min()))
+        if not 0 < rows <= limit:
             raise UsageError(
                 f"--tokens: proxies of {rows * seq_len:,} tokens. For a run of "
                 f"{target * seq_len:,} take between a step, {batch * seq_len:,}, and "
-                f"{most * seq_len:,}, which need all that the corpus has of a source."
+                f"{limit * seq_len:,}, which need all that the corpus has of a source."
             )
         caps = np.array([bounds.caps.get(name, bounds.max_epochs) for name in names])
         high = np.minimum(1.0, np.floor(caps * supply / target * PARTS) / PARTS)
         low = np.array([bounds.least.get(name, 0.0) for name in names])
         if high.sum() < 1 or low.sum() > 1 or (low > high).any():
-            shown = ", ".join(
+            ranges = ", ".join(
                 f"{n} {a:.3f} to {b:.3f}" for n, a, b in zip(names, low, high, strict=True)
             )
             raise UsageError(
-                f"no mixture keeps to the bounds ({shown}). Raise --max-epochs or --cap, or lower "
+                f"no mixture keeps to the bounds ({ranges}). Raise --max-epochs or --cap, or lower "
                 "--min-share or --target-tokens."
             )
-        taken = plan.order.taken(plan.order.num_rows)
+        current = plan.order.taken(plan.order.num_rows)
         return Scale(
-            names, rows, steps, target, supply, np.minimum(windows, stored),
-            supply / supply.sum(), taken / taken.sum(), low, high,
+            names, rows, steps, target, supply, np.minimum(windows, in_corpus),
+            supply / supply.sum(), current / current.sum(), low, high,
         )  # fmt: skip
 
     def _facts(self, corpus: Corpus, scale: Scale, judges: Judges, seed: int) -> dict[str, Any]:
@@ -238,10 +238,10 @@ class MixtureSearch:
         for k, (name, rows) in enumerate(zip(scale.names, scale.windows.tolist(), strict=True)):
             # Each seed knows another part of a source.
             first = int(_digest([name, seed]), 16) % (plan.sources[k].rows - rows + 1)
-            own = [plan.parts.digests[i] for i in np.flatnonzero(plan.parts.sources == k)]
-            sources[name] = [first, rows, _digest(own)]
-        documents = {n: Judges({n: own}, {}, {}).digest for n, own in judges.documents.items()}
-        tasks = {n: Judges({}, {}, {n: own}).digest for n, own in judges.tasks.items()}
+            digests = [plan.parts.digests[i] for i in np.flatnonzero(plan.parts.sources == k)]
+            sources[name] = [first, rows, _digest(digests)]
+        documents = {n: Judges({n: texts}, {}, {}).digest for n, texts in judges.documents.items()}
+        tasks = {n: Judges({}, {}, {n: items}).digest for n, items in judges.tasks.items()}
         return {
             "format": FORMAT, "settings": settings, "seed": seed, "rows": scale.rows,
             "packing": [plan.seq_len, plan.dtype.name, plan.tokenizer["hash"]],
@@ -276,7 +276,7 @@ class MixtureSearch:
         scale = self.scale(corpus)
         num, before = self._num_wide(scale), len(self._before(scale, corpus, judges))
         fewest = math.ceil(num / len(scale.names))
-        return self._drawn(corpus, scale, judges, [
+        return self._proxies(corpus, scale, judges, [
             draw_shares(number, scale.natural, scale.low, scale.high)
             for number in range(min(num, max(num - before, fewest)))
         ])  # fmt: skip
@@ -289,7 +289,7 @@ class MixtureSearch:
         runs = [run for run in finished if run.name in wide] + self._before(scale, corpus, judges)
         center = self._fit(scale, judges, runs).best
         num = (self.runs or RUNS_PER_SOURCE * len(scale.names)) - self._num_wide(scale)
-        return self._drawn(corpus, scale, judges, [
+        return self._proxies(corpus, scale, judges, [
             draw_near(number, center, scale.low, scale.high) for number in range(num)
         ])  # fmt: skip
 
@@ -297,7 +297,7 @@ class MixtureSearch:
         """Return the trainings of the result and of what it is compared with."""
         compared = self._compared(corpus, judges).values()
         return list(
-            {p.settings.name: p for own in zip(*compared, strict=True) for p in own}.values()
+            {p.settings.name: p for pair in zip(*compared, strict=True) for p in pair}.values()
         )
 
     def _compared(self, corpus: Corpus, judges: Judges) -> dict[str, list[MixtureProxy]]:
@@ -320,10 +320,10 @@ class MixtureSearch:
     def _num_wide(self, scale: Scale) -> int:
         return math.ceil(WIDE * (self.runs or RUNS_PER_SOURCE * len(scale.names)))
 
-    def _drawn(
-        self, corpus: Corpus, scale: Scale, judges: Judges, drawn: Sequence[Floats]
+    def _proxies(
+        self, corpus: Corpus, scale: Scale, judges: Judges, mixtures: Sequence[Floats]
     ) -> list[MixtureProxy]:
-        proxies = [self.proxy(corpus, scale, judges, scale.rounded(own), 0) for own in drawn]
+        proxies = [self.proxy(corpus, scale, judges, scale.rounded(mix), 0) for mix in mixtures]
         return list({proxy.settings.name: proxy for proxy in proxies}.values())
 
     def _before(self, scale: Scale, corpus: Corpus, judges: Judges) -> list[FinishedRun]:
@@ -346,8 +346,8 @@ class MixtureSearch:
                     if facts["judges"].get(domain) == alike["judges"].get(domain)
                 }
                 shares = np.array([facts["weights"].get(n, 0) for n in scale.names]) / PARTS
-                known = set(facts["sources"])
-                finished.append(FinishedRun(path.parent.name, known, shares, losses))
+                sources = set(facts["sources"])
+                finished.append(FinishedRun(path.parent.name, sources, shares, losses))
         return finished
 
     def weights(self, judges: Judges) -> dict[str, float]:
@@ -367,14 +367,14 @@ class MixtureSearch:
         weights = self.weights(judges)
         data = {}
         for domain in weights:
-            own = [run for run in runs if domain in run.losses]
-            losses = np.array([run.losses[domain] for run in own])
-            data[domain] = (np.array([run.shares for run in own]), losses)
-        corrections = {domain: choose(*own) for domain, own in data.items()}
-        starts = np.array([within(run.shares, scale.low, scale.high) for run in runs])
+            scored = [run for run in runs if domain in run.losses]
+            losses = np.array([run.losses[domain] for run in scored])
+            data[domain] = (np.array([run.shares for run in scored]), losses)
+        corrections = {domain: choose(*points) for domain, points in data.items()}
+        starts = np.array([clip_shares(run.shares, scale.low, scale.high) for run in runs])
 
         def best(data: Mapping[str, tuple[Floats, Floats]]) -> tuple[Floats, dict[str, Surface]]:
-            surfaces = {domain: fit(*own, corrections[domain]) for domain, own in data.items()}
+            surfaces = {d: fit(*points, corrections[d]) for d, points in data.items()}
 
             def objective(shares: Floats) -> Floats:
                 return sum((w * surfaces[d](shares) for d, w in weights.items()), np.zeros(1))
@@ -384,32 +384,32 @@ class MixtureSearch:
 
         shares, surfaces = best(data)
         random = np.random.default_rng(0)
-        drawn = []
+        optima = []
         for _ in range(RESAMPLED):
-            again = {d: random.integers(0, len(y), len(y)) for d, (_, y) in data.items()}
-            drawn.append(best({d: (data[d][0][i], data[d][1][i]) for d, i in again.items()})[0])
-        spread = np.quantile(drawn, [0.05, 0.95], axis=0)
+            sample = {d: random.integers(0, len(y), len(y)) for d, (_, y) in data.items()}
+            optima.append(best({d: (data[d][0][i], data[d][1][i]) for d, i in sample.items()})[0])
+        spread = np.quantile(optima, [0.05, 0.95], axis=0)
         return MixtureFit(scale.rounded(shares), spread, surfaces, weights, data)
 
     def results(self, corpus: Corpus, judges: Judges) -> dict[str, Any]:
         """Return all that was found: JSON values, as in mixture.json."""
         scale, fitted = self.scale(corpus), self.fit(corpus, judges)
         confirming = self._compared(corpus, judges)
-        read = {name: [read_scores(p.scores) for p in own] for name, own in confirming.items()}
-        shared = shared_units([one for own in read.values() for one in own])
-        scores = {name: gather(own, shared)["bits_per_byte"] for name, own in read.items()}
-        others = [name for name in scores if name != "searched"]
+        loaded = {name: [read_scores(p.scores) for p in runs] for name, runs in confirming.items()}
+        shared = shared_units([run for runs in loaded.values() for run in runs])
+        scores = {name: gather(runs, shared)["bits_per_byte"] for name, runs in loaded.items()}
+        baselines = [name for name in scores if name != "searched"]
         differences = {
-            name: plain(
+            name: to_json(
                 compare(
                     scores[name],
                     scores["searched"],
                     confidence=self.study.confidence,
-                    comparisons=len(others),
+                    comparisons=len(baselines),
                     weights=fitted.weights,
                 )
             )
-            for name in others
+            for name in baselines
         }
         error, spread, agreement = fitted.unseen()
         best = fitted.best.tolist()
@@ -433,11 +433,11 @@ class MixtureSearch:
             "unseen": {"error": error, "spread": spread, "rank_correlation": agreement},
             "mixtures": {
                 name: {
-                    "shares": dict(zip(scale.names, own[0].shares.tolist(), strict=True)),
-                    "predicted": fitted.predict(own[0].shares),
+                    "shares": dict(zip(scale.names, runs[0].shares.tolist(), strict=True)),
+                    "predicted": fitted.predict(runs[0].shares),
                     "measured": {d: s.means.tolist() for d, s in scores[name].items()},
                 }
-                for name, own in confirming.items()
+                for name, runs in confirming.items()
             },
             "differences": differences,
         }  # fmt: skip
@@ -480,26 +480,26 @@ class MixtureFit:
             The root mean square error, the standard deviation of what is predicted, and the rank
             correlation of both; means over domains by their weights.
         """
-        each = []
+        rows = []
         for shares, losses in (self.data[domain] for domain in self.weights):
             predicted = predicted_unseen(shares, losses)
             ranks = np.array([values.argsort().argsort() for values in (predicted, losses)])
             error = float(np.sqrt(((predicted - losses) ** 2).mean()))
-            each.append((error, float(losses.std()), float(np.corrcoef(ranks[0], ranks[1])[0, 1])))
+            rows.append((error, float(losses.std()), float(np.corrcoef(ranks[0], ranks[1])[0, 1])))
         error, spread, agreement = (
             sum(w * value for w, value in zip(self.weights.values(), values, strict=True))
-            for values in zip(*each, strict=True)
+            for values in zip(*rows, strict=True)
         )
         return error, spread, agreement
 
 
 def write_results(folder: Path, results: Mapping[str, Any]) -> Path:
     """Write mixture.json and weights.yaml, a stage of a pipeline; return the path of the latter."""
-    chosen = [source for source in results["sources"] if source["share"]]
-    left_out = ", ".join(one["name"] for one in results["sources"] if not one["share"])
+    used = [source for source in results["sources"] if source["share"]]
+    left_out = ", ".join(row["name"] for row in results["sources"] if not row["share"])
     comment = f"# take out of `sources`: {left_out}\n" if left_out else ""
-    weights = ", ".join(f"{one['name']}: {round(one['share'] * PARTS)}" for one in chosen)
-    caps = ", ".join(f"{one['name']}: {math.ceil(one['epochs'] * 100) / 100:g}" for one in chosen)
+    weights = ", ".join(f"{row['name']}: {round(row['share'] * PARTS)}" for row in used)
+    caps = ", ".join(f"{row['name']}: {math.ceil(row['epochs'] * 100) / 100:g}" for row in used)
     stage = (
         f"{comment}- mix:\n    weights: {{{weights}}}\n    max_epochs: {{{caps}}}\n"
         f"    tokens: {results['target_tokens']}\n"

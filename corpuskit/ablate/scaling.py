@@ -54,7 +54,7 @@ class Law:
     exponents: Floats
     coefficients: Floats
 
-    def at(self, values: Floats) -> Floats:
+    def predict(self, values: Floats) -> Floats:
         """Return the losses at (K, T) values of the axes: (R, K)."""
         powers = (values / self.scales) ** -self.exponents[:, None]  # (R, K, T)
         has_floor = self.coefficients.shape[1] > len(self.scales)
@@ -77,11 +77,11 @@ def fit(values: Floats, losses: Floats, *, has_floor: bool) -> Law:
         powers = (values / scales) ** -np.exp(logs)[:, :, None]  # (R or 1, G, K, T)
         ones = np.ones((*powers.shape[:-1], 1))
         design = np.concatenate((ones, powers), -1) if has_floor else powers
-        found, errors = _least_squares(design, losses)
+        solved, errors = _least_squares(design, losses)
         best = errors.argmin(1)
         center = np.broadcast_to(logs, (num, *logs.shape[1:]))[rows, best]
         reach *= 2 / (steps - 1)
-    return Law(scales, np.exp(center), found[rows, best])
+    return Law(scales, np.exp(center), solved[rows, best])
 
 
 def _least_squares(design: Floats, losses: Floats) -> tuple[Floats, Floats]:
@@ -96,16 +96,16 @@ def _least_squares(design: Floats, losses: Floats) -> tuple[Floats, Floats]:
     gram = np.einsum("rgkp,rgkq->rgpq", design, design)
     moments = np.einsum("rgkp,rk->rgp", np.broadcast_to(design, (num, *design.shape[1:])), losses)
     total = (losses**2).sum(1)[:, None]
-    for taken in range(1, size + 1):
-        for some in map(list, itertools.combinations(range(size), taken)):
-            own = gram[..., some, :][..., some] + 1e-12 * np.eye(taken)
-            solved = np.linalg.solve(own, moments[..., some][..., None])[..., 0]
-            squares = total - (solved * moments[..., some]).sum(-1)
+    for count in range(1, size + 1):
+        for subset in map(list, itertools.combinations(range(size), count)):
+            matrix = gram[..., subset, :][..., subset] + 1e-12 * np.eye(count)
+            solved = np.linalg.solve(matrix, moments[..., subset][..., None])[..., 0]
+            squares = total - (solved * moments[..., subset]).sum(-1)
             is_better = (solved >= 0).all(-1) & (squares < least)
             least[is_better] = squares[is_better]
-            whole = np.zeros((num, grid, size))
-            whole[..., some] = solved
-            best[is_better] = whole[is_better]
+            full = np.zeros((num, grid, size))
+            full[..., subset] = solved
+            best[is_better] = full[is_better]
     return best, least
 
 
@@ -119,36 +119,36 @@ def extrapolate(
         parameters, tokens: (K,) of each size.
         losses: variant -> (K, S) bits per byte; the first is the baseline.
     """
-    chosen, axes = _choose(np.array([parameters, tokens], np.float64).T)
+    is_fitted, axes = _choose(np.array([parameters, tokens], np.float64).T)
     if not axes:
         return None
-    values = np.array([parameters, tokens], np.float64).T[chosen][:, axes]
+    values = np.array([parameters, tokens], np.float64).T[is_fitted][:, axes]
     has_floor = len(axes) > 1 or len(set(values[:, 0])) > NEEDED
-    ahead = values.max(0) * AHEAD
+    target = values.max(0) * AHEAD
     random = np.random.default_rng(0)
     laws, predicted = {}, {}
-    drawn = None
-    for name, own in losses.items():
-        measured = own[chosen]
+    draws = None
+    for name, by_seed in losses.items():
+        measured = by_seed[is_fitted]
         law = fit(values, measured.mean(1)[None], has_floor=has_floor)
-        fitted = law.at(values)[0]
+        fitted = law.predict(values)[0]
         residuals = measured - fitted[:, None]
         free = law.coefficients.size + law.exponents.size
         # Residuals of a fit are smaller than the noise that it was fitted to, and few: Student.
-        left = max(residuals.size - free, 1)
+        freedom = max(residuals.size - free, 1)
         error = 1 - confidence
-        wider = student_quantile(error, left) / student_quantile(error, 1e6)
-        residuals *= wider * math.sqrt(residuals.size / left)
-        if drawn is None:
-            drawn = random.integers(residuals.size, size=(RESAMPLES, *residuals.shape))
-        again = fitted + residuals.reshape(-1)[drawn].mean(2)
-        laws[name] = (law, fit(values, again, has_floor=has_floor), residuals)
-        predicted[name] = [one.at(ahead[None])[:, 0] for one in laws[name][:2]]
+        wider = student_quantile(error, freedom) / student_quantile(error, 1e6)
+        residuals *= wider * math.sqrt(residuals.size / freedom)
+        if draws is None:
+            draws = random.integers(residuals.size, size=(RESAMPLES, *residuals.shape))
+        resampled = fitted + residuals.reshape(-1)[draws].mean(2)
+        laws[name] = (law, fit(values, resampled, has_floor=has_floor), residuals)
+        predicted[name] = [law.predict(target[None])[:, 0] for law in laws[name][:2]]
     first = next(iter(losses))
     return {
         "axes": [("parameters", "tokens")[axis] for axis in axes],
-        "sizes": np.flatnonzero(chosen).tolist(),
-        "ahead": ahead.tolist(),
+        "sizes": np.flatnonzero(is_fitted).tolist(),
+        "ahead": target.tolist(),
         "variants": {
             name: {
                 **_described(law, resampled, axes, confidence),
@@ -170,30 +170,30 @@ def _choose(values: Floats) -> tuple[NDArray[np.bool_], list[int]]:
     axes = [axis for axis in (0, 1) if num[axis] >= NEEDED]
     if len(axes) == 2 and len(np.unique(values, axis=0)) < 2 * NEEDED:
         axes = [max(axes, key=lambda axis: num[axis])]
-    chosen = np.ones(len(values), bool)
+    is_fitted = np.ones(len(values), bool)
     for axis in {0, 1} - set(axes):
-        chosen &= values[:, axis] == values[:, axis].max()
-    axes = [axis for axis in axes if len(set(values[chosen, axis])) >= NEEDED]
-    return chosen, axes
+        is_fitted &= values[:, axis] == values[:, axis].max()
+    axes = [axis for axis in axes if len(set(values[is_fitted, axis])) >= NEEDED]
+    return is_fitted, axes
 
 
 def _described(law: Law, resampled: Law, axes: Sequence[int], confidence: float) -> dict[str, Any]:
     """Return E, and A and a, B and b, with intervals."""
     has_floor = law.coefficients.shape[1] > len(axes)
-    found = {}
+    terms = {}
     if has_floor:
         floors = [law.coefficients[:, 0], resampled.coefficients[:, 0]]
-        found["E"] = _interval(floors, confidence)
+        terms["E"] = _interval(floors, confidence)
     for term, axis in enumerate(axes):
         letter = "AB"[axis]
-        exponents = [one.exponents[:, term] for one in (law, resampled)]
-        found[letter.lower()] = _interval(exponents, confidence)
+        exponents = [fitted.exponents[:, term] for fitted in (law, resampled)]
+        terms[letter.lower()] = _interval(exponents, confidence)
         sizes = [
-            one.coefficients[:, has_floor + term] * one.scales[term] ** one.exponents[:, term]
-            for one in (law, resampled)
+            f.coefficients[:, has_floor + term] * f.scales[term] ** f.exponents[:, term]
+            for f in (law, resampled)
         ]
-        found[letter] = _interval(sizes, confidence)
-    return found
+        terms[letter] = _interval(sizes, confidence)
+    return terms
 
 
 def _interval(values: Sequence[Floats], confidence: float) -> list[float]:

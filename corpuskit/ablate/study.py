@@ -173,25 +173,25 @@ class Study:
         if len(set(step_tokens)) > 1:
             raise UsageError("the variants pack rows of different lengths. Set one pack.seq_len.")
         tokens = template.tokens or self.tokens
-        asked = min(available) if tokens is None else tokens // step_tokens[0]
-        if min(available) < asked or not asked:
+        steps = min(available) if tokens is None else tokens // step_tokens[0]
+        if min(available) < steps or not steps:
             smallest = corpora[available.index(min(available))]
-            most = min(available) * step_tokens[0]
+            limit = min(available) * step_tokens[0]
             raise UsageError(
                 f"--tokens {tokens or step_tokens[0]:,}: variant {smallest.variant.name!r} "
-                f"has {most:,} tokens in steps of {step_tokens[0]:,}. Ask for fewer, leave "
+                f"has {limit:,} tokens in steps of {step_tokens[0]:,}. Ask for fewer, leave "
                 "--tokens out to take as many as the smallest corpus has, or allow repetition: "
                 "--set mix.max_epochs=4."
             )
-        return asked
+        return steps
 
     def results(self, trainings: Sequence[Proxy]) -> dict[str, Any]:
         """Compare all variants, size by size: JSON values, as in ablation.json."""
         corpora = list({id(t.corpus): t.corpus for t in trainings}.values())
         sizes = {}
         for size in self.sizes:
-            own = [training for training in trainings if training.size == size]
-            sizes[size] = self._compare(corpora, own)
+            group = [training for training in trainings if training.size == size]
+            sizes[size] = self._compare(corpora, group)
         return {
             "format": FORMAT,
             "scaling": _scaling(sizes, self.confidence),
@@ -224,18 +224,18 @@ class Study:
             )
             for corpus in corpora
         }
-        first, *others = scores
+        first, *names = scores
         settings = trainings[0].settings
         rows = (settings.steps or 0) * settings.batch.global_rows
         differences = []
-        for name in others:
-            judged = {m: (scores[first][m], scores[name][m]) for m in scores[first]}
-            found = {
-                measure: plain(compare(a, b, confidence=self.confidence, comparisons=len(others)))
-                for measure, (a, b) in judged.items()
+        for name in names:
+            scored = {m: (scores[first][m], scores[name][m]) for m in scores[first]}
+            compared = {
+                measure: to_json(compare(a, b, confidence=self.confidence, comparisons=len(names)))
+                for measure, (a, b) in scored.items()
                 if a
             }
-            differences.append({"a": first, "b": name, **found})
+            differences.append({"a": first, "b": name, **compared})
         plan = corpora[0].plan
         return {
             "tokens": rows * plan.seq_len,
@@ -244,14 +244,14 @@ class Study:
             "units": {domain: len(units) for domain, units in shared.items()},
             "epochs": {corpus.variant.name: corpus.epochs(rows) for corpus in corpora},
             "values": {
-                name: {m: {d: s.means.tolist() for d, s in by.items()} for m, by in own.items()}
-                for name, own in scores.items()
+                name: {m: {d: s.means.tolist() for d, s in ds.items()} for m, ds in row.items()}
+                for name, row in scores.items()
             },
             "differences": differences,
         }
 
 
-def opened(study: Study) -> list[Corpus]:
+def read_corpora(study: Study) -> list[Corpus]:
     """Return the corpora that `build` has finished.
 
     Raises:
@@ -264,34 +264,34 @@ def opened(study: Study) -> list[Corpus]:
 def _scaling(sizes: Mapping[str, Mapping[str, Any]], confidence: float) -> dict[str, Any]:
     """Return how losses fall with tokens and parameters, and how differences change."""
     axes = {
-        axis: np.array([own[axis] for own in sizes.values()]) for axis in ("parameters", "tokens")
+        axis: np.array([size[axis] for size in sizes.values()]) for axis in ("parameters", "tokens")
     }
     losses: dict[str, Any] = {}
-    for own in sizes.values():
-        for name, of in own["values"].items():
-            by_domain = [*of["bits_per_byte"].values()]
+    for result in sizes.values():
+        for name, values in result["values"].items():
+            by_domain = [*values["bits_per_byte"].values()]
             losses.setdefault(name, []).append(np.mean(by_domain, 0) if by_domain else None)
-    if any(one is None for of in losses.values() for one in of):
+    if any(mean is None for values in losses.values() for mean in values):
         return {"law": None, "trends": {}}
-    measured = {name: np.array(of) for name, of in losses.items()}
-    first, *others = measured
+    arrays = {name: np.array(values) for name, values in losses.items()}
+    first, *variants = arrays
     return {
-        "law": extrapolate(axes["parameters"], axes["tokens"], measured, confidence),
+        "law": extrapolate(axes["parameters"], axes["tokens"], arrays, confidence),
         "trends": {
             name: {
-                axis: trend(values, measured[name] - measured[first], confidence)
+                axis: trend(values, arrays[name] - arrays[first], confidence)
                 for axis, values in axes.items()
             }
-            for name in others
+            for name in variants
         },
     }
 
 
-def plain(by_domain: Mapping[str, Difference]) -> dict[str, Any]:
+def to_json(by_domain: Mapping[str, Difference]) -> dict[str, Any]:
     """Return differences as JSON values."""
     return {
-        domain: {**dataclasses.asdict(one), "is_decided": one.is_decided}
-        for domain, one in by_domain.items()
+        domain: {**dataclasses.asdict(row), "is_decided": row.is_decided}
+        for domain, row in by_domain.items()
     }
 
 
@@ -322,10 +322,10 @@ class Corpus:
 
     def epochs(self, rows: int) -> dict[str, float]:
         """Return how often the first `rows` rows of the run repeat each source."""
-        taken = self.plan.order.taken(rows).tolist()
+        counts = self.plan.order.taken(rows).tolist()
         return {
             source.name: count / source.rows
-            for source, count in zip(self.plan.sources, taken, strict=True)
+            for source, count in zip(self.plan.sources, counts, strict=True)
             if source.rows
         }
 
@@ -360,7 +360,7 @@ class Judges:
     def digest(self) -> str:
         """A hash of all of it."""
         tasks = {
-            name: [(key, dataclasses.asdict(one)) for key, one in items]
+            name: [(key, dataclasses.asdict(item)) for key, item in items]
             for name, items in self.tasks.items()
         }
         content = json.dumps([self.documents, tasks], default=str)
@@ -377,10 +377,10 @@ def find_judges(study: Study, corpora: Sequence[Corpus]) -> Judges:
     for corpus in corpora:
         texts: dict[str, list[str]] = {}
         if any(step.name == "holdout" for step in corpus.variant.file.steps):
-            for source, found in open_held_out(corpus.data, study.max_documents).texts():
-                texts.setdefault(source, []).append(found)
+            for source, text in open_held_out(corpus.data, study.max_documents).texts():
+                texts.setdefault(source, []).append(text)
         held_out.append(texts)
-    common = set.intersection(*({t for own in texts.values() for t in own} for texts in held_out))
+    common = set.intersection(*({t for ts in texts.values() for t in ts} for texts in held_out))
     first = held_out[0]
     documents = {
         name: list(dict.fromkeys(text for text in texts if text in common))
@@ -463,8 +463,8 @@ class Proxy:
                 Path(settings.output), dtype=settings.dtype, device=settings.device,
                 rows=max(settings.batch.micro_rows, SCORED_TOKENS // self.corpus.plan.seq_len),
             )
-        ) as opened:  # fmt: skip
-            self.write_scores(opened, judges)
+        ) as trained:  # fmt: skip
+            self.write_scores(trained, judges)
         if not keep_model:
             shutil.rmtree(Path(settings.output, "checkpoints"), ignore_errors=True)
         return None
@@ -473,18 +473,18 @@ class Proxy:
         """Return what changes the batches of the training, if anything does."""
         return None
 
-    def write_scores(self, opened: Pretrained, judges: Judges) -> None:
+    def write_scores(self, trained: Pretrained, judges: Judges) -> None:
         """Score the trained model, and write the file that says that the training is done."""
         from corpuskit.train.likelihood import score_items
 
         tokenizer = open_tokenizer(self.corpus.data)
         rows: list[dict[str, Any]] = []
-        for domain, items in judged_items(judges, tokenizer, opened.seq_len):
+        for domain, items in judged_items(judges, tokenizer, trained.seq_len):
             _, scored = score_items(
-                opened.model, opened.settings, opened.parallel, items, opened.seq_len
+                trained.model, trained.settings, trained.parallel, items, trained.seq_len
             )
             by_id = {item.id: item for item in items}
-            rows += [_row(domain, by_id[one.id], one.nats) for one in scored]
+            rows += [_row(domain, by_id[item.id], item.nats) for item in scored]
         table = pa.Table.from_pylist(rows, schema=_SCHEMA)
         sink = pa.BufferOutputStream()
         pq.write_table(table, sink, compression="zstd")
@@ -525,12 +525,12 @@ def judged_items(
             source,
             [
                 item
-                for number, one in documents
-                if len(one.tokens) > 1
+                for number, text in documents
+                if len(text.tokens) > 1
                 for item in _pieces(
                     source,
                     number,
-                    ScoredText(one.tokens, len(one.tokens) - 1, one.text_bytes),
+                    ScoredText(text.tokens, len(text.tokens) - 1, text.text_bytes),
                     seq_len,
                 )
             ],
@@ -540,8 +540,8 @@ def judged_items(
         for number, item in enumerate(encode_task(questions, tokenizer, unconditional=False)):
             is_text = len(item.choices) == 1
             # Ids of a file may occur twice: a unit is called after its place in the file.
-            named = dataclasses.replace(item, id=str(number))
-            items += _pieces(name, number, item.choices[0], seq_len) if is_text else [named]
+            numbered = dataclasses.replace(item, id=str(number))
+            items += _pieces(name, number, item.choices[0], seq_len) if is_text else [numbered]
         yield name, items
 
 
@@ -549,51 +549,51 @@ def _pieces(domain: str, number: int, text: ScoredText, seq_len: int) -> Iterato
     """Cut a text into rows; neighbours overlap by one token, and its bytes count with the first."""
     from corpuskit.train.likelihood import ScoredText, TaskItem
 
-    first, left = len(text.tokens) - text.scored, text.text_bytes
+    first, size = len(text.tokens) - text.scored, text.text_bytes
     for begin in range(0, len(text.tokens) - 1, seq_len):
         tokens = text.tokens[begin : begin + seq_len + 1]
         scored = min(len(tokens) - 1, begin + len(tokens) - first)
         if scored > 0:
-            piece = ScoredText(tokens, scored, left)
+            piece = ScoredText(tokens, scored, size)
             yield TaskItem(f"{number}\0{begin}", domain, 0, (piece,), ((1, 1),))
-            left = 0
+            size = 0
 
 
-def shared_units(read: Sequence[Mapping[str, Mapping[str, list[Any]]]]) -> dict[str, set[str]]:
+def shared_units(runs: Sequence[Mapping[str, Mapping[str, list[Any]]]]) -> dict[str, set[str]]:
     """Return the units of each domain that all trainings scored; others cannot be paired.
 
     An item that is longer than a row with the tokenizer of one variant is scored by none.
     """
     return {
-        domain: set.intersection(*(set(one[domain]["unit"]) for one in read))
-        for domain in read[0]
-        if all(domain in one for one in read)
+        domain: set.intersection(*(set(run[domain]["unit"]) for run in runs))
+        for domain in runs[0]
+        if all(domain in run for run in runs)
     }
 
 
 def gather(
-    read: Sequence[Mapping[str, Mapping[str, list[Any]]]], shared: Mapping[str, set[str]]
+    runs: Sequence[Mapping[str, Mapping[str, list[Any]]]], shared: Mapping[str, set[str]]
 ) -> dict[str, dict[str, Scores]]:
     """Return the scores of a variant's trainings: measure -> domain -> scores.
 
     Args:
-        read: the columns of each training.
+        runs: the columns of each training.
         shared: the units of each domain that count.
     """
     measures: dict[str, dict[str, Scores]] = {"bits_per_byte": {}, "accuracy": {}}
     for domain, units in shared.items():
-        columns = [one[domain] for one in read]
-        chosen = np.array([unit in units for unit in columns[0]["unit"]], bool)
-        if not chosen.any():
+        columns = [run[domain] for run in runs]
+        is_shared = np.array([unit in units for unit in columns[0]["unit"]], bool)
+        if not is_shared.any():
             continue
-        sizes = np.array(columns[0]["bytes"])[chosen] * math.log(2)
-        nats = np.array([one["nats"] for one in columns])[:, chosen]
+        sizes = np.array(columns[0]["bytes"])[is_shared] * math.log(2)
+        nats = np.array([run["nats"] for run in columns])[:, is_shared]
         measures["bits_per_byte"][domain] = Scores(nats, sizes)
         # Texts, which have one choice, are neither right nor wrong.
-        asked = chosen & np.array([right is not None for right in columns[0]["right"]])
-        rights = [np.array(one["right"], np.float64)[asked] for one in columns]
-        if asked.any():
-            measures["accuracy"][domain] = Scores(np.array(rights), np.ones(asked.sum()))
+        is_task = is_shared & np.array([right is not None for right in columns[0]["right"]])
+        rights = [np.array(run["right"], np.float64)[is_task] for run in columns]
+        if is_task.any():
+            measures["accuracy"][domain] = Scores(np.array(rights), np.ones(is_task.sum()))
     return measures
 
 
@@ -605,12 +605,12 @@ def read_scores(path: Path) -> dict[str, dict[str, list[Any]]]:
     except (OSError, pa.ArrowInvalid) as error:
         raise DataError(f"{path}: cannot be read: {error}. Delete the folder, run again.") from None
     for row in rows:
-        own = domains.setdefault(row["domain"], {"unit": [], "nats": [], "bytes": [], "right": []})
-        if own["unit"] and own["unit"][-1] == row["unit"]:
-            own["nats"][-1] += row["nats"]
-            own["bytes"][-1] += row["bytes"]
+        columns = domains.setdefault(row["domain"], {name: [] for name in _SCHEMA.names[1:]})
+        if columns["unit"] and columns["unit"][-1] == row["unit"]:
+            columns["nats"][-1] += row["nats"]
+            columns["bytes"][-1] += row["bytes"]
             continue
-        for name, column in own.items():
+        for name, column in columns.items():
             column.append(row[name])
     return domains
 
@@ -627,10 +627,10 @@ def run_trainings(
     Args:
         note: called before each, with the number of those that are done.
     """
-    left = [training for training in trainings if not training.is_done]
+    unfinished = [training for training in trainings if not training.is_done]
     hook = sys.excepthook
-    for number, training in enumerate(left):
-        note(training, len(trainings) - len(left) + number)
+    for number, training in enumerate(unfinished):
+        note(training, len(trainings) - len(unfinished) + number)
         signal = training.run(judges, keep_model=keep_models)
         sys.excepthook = hook  # torch wraps it again with each process group
         if signal:

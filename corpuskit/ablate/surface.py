@@ -100,10 +100,10 @@ def choose(shares: Floats, losses: Floats) -> tuple[float, float] | None:
     """Return the correction that predicts best what it was not fitted to."""
     errors = [
         sum(
-            float(((fit(shares[~out], losses[~out], one)(shares[out]) - losses[out]) ** 2).sum())
+            float(((fit(shares[~out], losses[~out], pair)(shares[out]) - losses[out]) ** 2).sum())
             for out in _folds(len(losses))
         )
-        for one in CORRECTIONS
+        for pair in CORRECTIONS
     ]
     # A correction has to gain 5 %: it would follow noise.
     return CORRECTIONS[int(np.argmin([errors[0] * 0.95, *errors[1:]]))]
@@ -113,8 +113,8 @@ def predicted_unseen(shares: Floats, losses: Floats) -> Floats:
     """Return what each run is predicted by fits, choices included, that did not see it: (N,)."""
     predictions = np.zeros(len(losses))
     for out in _folds(len(losses)):
-        seen, known = shares[~out], losses[~out]
-        predictions[out] = fit(seen, known, choose(seen, known))(shares[out])
+        x, y = shares[~out], losses[~out]
+        predictions[out] = fit(x, y, choose(x, y))(shares[out])
     return predictions
 
 
@@ -132,24 +132,24 @@ def lowest(
     that halve from a tenth to 1/2560: for a smooth objective that is a minimum.
     """
     num = starts.shape[1]
-    gives, takes = np.nonzero(~np.eye(num, dtype=bool))
+    source, sink = np.nonzero(~np.eye(num, dtype=bool))
     best: Floats = starts[0]
     least = np.inf
     for start in starts:
-        at, value = start, float(objective(start[None])[0])
+        mix, value = start, float(objective(start[None])[0])
         for step in 0.1 * 0.5 ** np.arange(9):
             for _ in range(1000):
-                room = np.minimum(at[gives] - low[gives], high[takes] - at[takes])
+                room = np.minimum(mix[source] - low[source], high[sink] - mix[sink])
                 amount = np.clip(room, 0, step)
-                trials = np.repeat(at[None], len(gives), 0)
-                trials[np.arange(len(gives)), gives] -= amount
-                trials[np.arange(len(gives)), takes] += amount
+                trials = np.repeat(mix[None], len(source), 0)
+                trials[np.arange(len(source)), source] -= amount
+                trials[np.arange(len(source)), sink] += amount
                 values = objective(np.maximum(trials, 0))
                 if not len(values) or values.min() >= value - 1e-12:
                     break
-                at, value = np.maximum(trials[values.argmin()], 0), float(values.min())
+                mix, value = np.maximum(trials[values.argmin()], 0), float(values.min())
         if value < least:
-            best, least = at, value
+            best, least = mix, value
     return best
 
 
@@ -160,24 +160,24 @@ def draw_shares(number: int, natural: Floats, low: Floats, high: Floats) -> Floa
     source alone.
     """
     center = natural if number % 2 == 0 else np.full(len(natural), 1 / len(natural))
-    return _drawn(number, center, (0.5 * len(natural), 8 * len(natural)), low, high)
+    return _draw(number, center, (0.5 * len(natural), 8 * len(natural)), low, high)
 
 
 def draw_near(number: int, center: Floats, low: Floats, high: Floats) -> Floats:
     """Return a mixture near another, for a numbered run: shares of .5 change by some .07 to .15."""
-    return _drawn(number, center, (10, 50), low, high)
+    return _draw(number, center, (10, 50), low, high)
 
 
-def _drawn(
+def _draw(
     number: int, center: Floats, strengths: tuple[float, float], low: Floats, high: Floats
 ) -> Floats:
     random = np.random.default_rng([number, len(center)])
     weakest, strongest = strengths
     strength = math.exp(random.uniform(math.log(weakest), math.log(strongest)))
-    return within(random.dirichlet(np.maximum(strength * center, 0.05)), low, high)
+    return clip_shares(random.dirichlet(np.maximum(strength * center, 0.05)), low, high)
 
 
-def within(shares: Floats, low: Floats, high: Floats) -> Floats:
+def clip_shares(shares: Floats, low: Floats, high: Floats) -> Floats:
     """Scale shares, cut at the bounds, so that they sum to 1; sums of bounds are around 1."""
     shares = np.maximum(shares, 1e-9)
     small, large = 1e-12, 1e12

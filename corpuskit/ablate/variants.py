@@ -53,10 +53,10 @@ class Variant:
         Raises:
             ConfigError: without the stage that was dropped, the others don't fit together.
         """
-        own = self.file.settings
-        known = [one for one in (own.output, *reuse) if open_store(one).exists("plan.json")]
-        settings = own.model_copy(
-            update={"output": output, "reuse": (*own.reuse, *known), "name": self.slug}
+        base = self.file.settings
+        earlier = [run for run in (base.output, *reuse) if open_store(run).exists("plan.json")]
+        settings = base.model_copy(
+            update={"output": output, "reuse": (*base.reuse, *earlier), "name": self.slug}
         )
         return compile_plan(dataclasses.replace(self.file, settings=settings))
 
@@ -159,12 +159,12 @@ def _values(text: str) -> tuple[str, list[str]]:
     """Split `stage.parameter=20,50` into the parameter and its values, as YAML texts."""
     key, equals, values = text.partition("=")
     try:
-        found = yamlreader.load(f"[{values}]", "value")
+        parsed = yamlreader.load(f"[{values}]", "value")
     except ConfigError as error:
         raise UsageError(f"--vary {text}: not YAML values: {error.problem}") from None
-    if not equals or not key or not found:
+    if not equals or not key or not parsed:
         raise UsageError(f"--vary {text}: must look like gopher_quality.min_words=20,50,100.")
-    return key, [dump_value(value) for value in found]
+    return key, [dump_value(value) for value in parsed]
 
 
 def _without(file: PipelineFile, label: str) -> PipelineFile:

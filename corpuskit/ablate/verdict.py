@@ -111,10 +111,10 @@ def compare(
     per_seed = {name: b[name].means - a[name].means for name in a}
     influences = {name: (b[name].influences - a[name].influences).mean(0) for name in a}
     units = {
-        name: float((moved**2).sum()) * len(moved) / max(len(moved) - 1, 1)
-        for name, moved in influences.items()
+        name: float((diffs**2).sum()) * len(diffs) / max(len(diffs) - 1, 1)
+        for name, diffs in influences.items()
     }
-    freedom = {name: max(len(moved) - 1, 1) for name, moved in influences.items()}
+    freedom = {name: max(len(diffs) - 1, 1) for name, diffs in influences.items()}
     differences = {
         name: _difference(per_seed[name], units[name], freedom[name], error) for name in a
     }
@@ -136,24 +136,24 @@ def _difference(
 
     def reach(num_seeds: int, tokens: float = 1.0) -> float:
         """Return half the width of the interval with this many seeds, and times the tokens."""
-        of_seeds = seed_variance / num_seeds / tokens
-        variance = of_seeds + unit_variance
+        seed_part = seed_variance / num_seeds / tokens
+        variance = seed_part + unit_variance
         if variance <= 0:
             return 0.0
-        freedom = variance**2 / (of_seeds**2 / (num_seeds - 1) + unit_variance**2 / unit_freedom)
+        freedom = variance**2 / (seed_part**2 / (num_seeds - 1) + unit_variance**2 / unit_freedom)
         return student_quantile(error, freedom) * math.sqrt(variance)
 
     half = reach(len(seeds))
-    needed, times = None, None
+    num_seeds, times = None, None
     if half >= abs(mean) > reach(MOST_SEEDS):
-        more = range(len(seeds) + 1, MOST_SEEDS + 1)
-        needed = more[bisect.bisect(more, -abs(mean), key=lambda num: -reach(num))]
+        counts = range(len(seeds) + 1, MOST_SEEDS + 1)
+        num_seeds = counts[bisect.bisect(counts, -abs(mean), key=lambda num: -reach(num))]
     if half >= abs(mean) > reach(len(seeds), MOST_TOKENS):
         steps = MOST_TOKENS ** (np.arange(1, 33) / 32)
         times = float(steps[np.array([reach(len(seeds), k) for k in steps]) < abs(mean)].min())
     low, high = mean - half, mean + half
     return Difference(
-        mean, tuple(seeds.tolist()), seed_variance, unit_variance, low, high, needed, times
+        mean, tuple(seeds.tolist()), seed_variance, unit_variance, low, high, num_seeds, times
     )
 
 

@@ -85,10 +85,10 @@ def numbers(progress: RunProgress, phase: PhaseProgress) -> list[str]:
 def kept(funnel: Sequence[StageSoFar]) -> list[str]:
     """Return the share that was kept, of all and by stage; nothing before anything was read."""
     sources = [row for row in funnel if row.kind == "source"]
-    read = sum(row.num_in for row in sources)
-    if not read:
+    num_read = sum(row.num_in for row in sources)
+    if not num_read:
         return []
-    share = sum(row.num_out for row in sources) / read
+    share = sum(row.num_out for row in sources) / num_read
     for row in funnel:
         share *= 1.0 if row.kind == "source" else row.kept_ratio
     shares = [f"{row.stage} {_percent(row.kept_ratio)}" for row in funnel if row.kept_ratio < 1]
@@ -99,11 +99,11 @@ def duration(seconds: float) -> str:
     """Return a time that is over."""
     if seconds < 1:
         return "<1 s"
-    minutes, rest = divmod(int(seconds), 60)
+    minutes, rest_seconds = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     if hours:
         return f"{hours} h {minutes:02d} min"
-    return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"
+    return f"{minutes} min {rest_seconds:02d} s" if minutes else f"{rest_seconds} s"
 
 
 def size(num: float) -> str:
@@ -116,11 +116,11 @@ def size(num: float) -> str:
 
 def _percent(share: float) -> str:
     # Not 100 % if something was dropped, not 0 % if something was kept.
-    shown = f"{100 * share:.1f}"
-    shown = {"100.0": "99.9" if share < 1 else "100", "0.0": "<0.1" if share else "0"}.get(
-        shown, shown
+    digits = f"{100 * share:.1f}"
+    digits = {"100.0": "99.9" if share < 1 else "100", "0.0": "<0.1" if share else "0"}.get(
+        digits, digits
     )
-    return f"{shown} %"
+    return f"{digits} %"
 
 
 def _fit(pieces: Sequence[str], width: int, between: str = ", ") -> str:
@@ -153,20 +153,20 @@ def _bar(phase: PhaseProgress, width: int, *, is_unicode: bool) -> Text:
 
 
 def flow(
-    pieces: Sequence[str], width: int, most: int, between: str, style: str, indent: str = ""
+    pieces: Sequence[str], width: int, max_lines: int, between: str, style: str, indent: str = ""
 ) -> list[Text]:
-    """Return pieces in as few lines as hold them, `most` at most; what is over is left out.
+    """Return pieces in as few lines as hold them, `max_lines` at most; what is over is left out.
 
     Args:
         indent: of all lines; without it, two blanks before all but the first.
     """
     lines: list[Text] = []
-    left = list(pieces)
-    while left and len(lines) < most:
+    queue = list(pieces)
+    while queue and len(lines) < max_lines:
         margin = indent or "  " * bool(lines)
-        line = [left.pop(0)]
-        while left and len(margin + between.join([*line, left[0]])) <= width:
-            line.append(left.pop(0))
+        line = [queue.pop(0)]
+        while queue and len(margin + between.join([*line, queue[0]])) <= width:
+            line.append(queue.pop(0))
         lines.append(_text(margin + between.join(line), width, style))
     return lines
 
@@ -240,11 +240,11 @@ class Screen:
         return "\r" + (_UP.format(up) if up > 0 else "")
 
     def _write(self, lines: Sequence[Text], before: str) -> None:
-        shown = []
+        rendered = []
         for line in lines:
             with self.console.capture() as captured:
                 self.console.print(line, end="", soft_wrap=True)
-            shown.append(captured.get())
+            rendered.append(captured.get())
         end = _CLEAR_LINE + "\r\n"
-        self.console.file.write(before + end.join(shown) + _CLEAR_LINE + _CLEAR_BELOW)
+        self.console.file.write(before + end.join(rendered) + _CLEAR_LINE + _CLEAR_BELOW)
         self.console.file.flush()

@@ -230,13 +230,13 @@ def draw_on(screen: Screen, progress: RunProgress) -> None:
 
 def end_line(progress: RunProgress, name: str) -> str:
     """Return what a log says of a phase that has ended."""
-    one = next(phase for phase in progress.phases if phase.name == name)
-    pieces = [f"{one.tasks:,} task{'s' * (one.tasks != 1)}"] if one.tasks else []
-    pieces += [f"{one.documents:,} documents"] if one.documents else []
-    pieces += [size(one.text_bytes)] if one.text_bytes else []
-    if one.seconds >= 0.5 and one.text_bytes:
-        pieces.append(f"{one.text_bytes / 1e6 / one.seconds:,.1f} MB/s")
-    pieces += [duration(one.seconds)] if one.seconds else []
+    row = next(phase for phase in progress.phases if phase.name == name)
+    pieces = [f"{row.tasks:,} task{'s' * (row.tasks != 1)}"] if row.tasks else []
+    pieces += [f"{row.documents:,} documents"] if row.documents else []
+    pieces += [size(row.text_bytes)] if row.text_bytes else []
+    if row.seconds >= 0.5 and row.text_bytes:
+        pieces.append(f"{row.text_bytes / 1e6 / row.seconds:,.1f} MB/s")
+    pieces += [duration(row.seconds)] if row.seconds else []
     pieces += kept(progress.funnel)[:1]
     return f"{name}: {', '.join(pieces)}"
 
@@ -294,7 +294,7 @@ def ended_by_term() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-# ---------------------------------------------------------------- watching a run of somebody else
+# ---------------------------------------------------------------- watching a run of another process
 
 MOVING = ("seconds", "quiet_seconds", "phase_seconds_left", "seconds_left", "bytes_per_second")
 """What changes by itself."""
@@ -322,15 +322,15 @@ def watch(address: str, seconds: float, *, as_json: bool) -> tuple[RunProgress, 
 
 
 def _follow(
-    watcher: RunMonitor, seconds: float, shown: _Objects | _PhaseLines
+    watcher: RunMonitor, seconds: float, view: _Objects | _PhaseLines
 ) -> tuple[RunProgress, int]:
     while True:
         began = time.monotonic()
         progress = watcher.look()
         for line in watcher.news:
-            shown.news(line)
+            view.news(line)
         watcher.news.clear()
-        shown.show(progress)
+        view.show(progress)
         if progress.state != "running":
             return progress, watcher.exit_code(progress)
         time.sleep(max(seconds, 2 * (time.monotonic() - began)))  # a large run takes long to list
@@ -355,8 +355,8 @@ class _Objects:
 
 def _still(value: Any) -> Any:
     if isinstance(value, dict):
-        return {name: _still(one) for name, one in value.items() if name not in MOVING}
-    return [_still(one) for one in value] if isinstance(value, (list, tuple)) else value
+        return {name: _still(item) for name, item in value.items() if name not in MOVING}
+    return [_still(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
 class _PhaseLines:

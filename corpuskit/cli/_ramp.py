@@ -48,7 +48,7 @@ def steps_of(
 ) -> tuple[BatchSize, list[tuple[int, int, str]]]:
     """Return the batch size of a training, and the rows that it passes over.
 
-    Without `default`, nobody's size is guessed.
+    Without `default`, no size is guessed.
 
     Raises:
         UsageError: not exactly one is given, or the training reads another run.

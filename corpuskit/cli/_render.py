@@ -37,10 +37,10 @@ class PlainConsole(Console):
 
 def console() -> PlainConsole:
     """Return a console that never wraps below 100 columns when the output is piped."""
-    plain = PlainConsole()
-    if plain.is_terminal:
-        return plain
-    return PlainConsole(width=max(plain.width, 120))
+    default = PlainConsole()
+    if default.is_terminal:
+        return default
+    return PlainConsole(width=max(default.width, 120))
 
 
 def text_table(*columns: str, title: str | None = None) -> Table:
@@ -95,6 +95,6 @@ def _rendered(pieces: Iterable[RenderableType]) -> Iterator[str]:
     """Yield pieces as the console would print them, colours included where it has some."""
     out = console()
     for piece in pieces:
-        with out.capture() as held:
+        with out.capture() as captured:
             out.print(piece)
-        yield held.get()
+        yield captured.get()

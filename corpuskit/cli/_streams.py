@@ -1,4 +1,4 @@
-"""Printable text, progress, and standard streams that are closed or that nobody reads any more."""
+"""Printable text, progress, and standard streams that are closed or no longer read."""
 
 from __future__ import annotations
 

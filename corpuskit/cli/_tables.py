@@ -40,8 +40,8 @@ def print_prospects(run: RunDirectory, prospects: Sequence[PhaseStatus]) -> None
     """Print what would happen to every phase that has, or may have, something to do."""
     files, size = len(run.inputs.files), run.inputs.size_bytes()
     out = console()
-    of_files = "1 input file" if files == 1 else f"{files:,} input files"
-    out.print(f"{of_files}, {size / 1e6:,.1f} MB on disk -> {run.store.address}")
+    files_text = "1 input file" if files == 1 else f"{files:,} input files"
+    out.print(f"{files_text}, {size / 1e6:,.1f} MB on disk -> {run.store.address}")
     table = text_table("phase", "stages", ">units", ">tasks", ">rows", ">MB", "")
     for prospect in prospects:
         if prospect.units == 0:
@@ -53,19 +53,19 @@ def print_prospects(run: RunDirectory, prospects: Sequence[PhaseStatus]) -> None
         units = "" if prospect.units is None else f"{prospect.units_left}/{prospect.units}"
         tasks = "" if prospect.tasks is None else str(prospect.tasks)
         # Why phases wait is always the same: those before them come first.
-        what = _WORDS[prospect.state]
+        state = _WORDS[prospect.state]
         if prospect.units_reused:
-            what += f", {prospect.units_reused:,} units reused,"
-        what += (
+            state += f", {prospect.units_reused:,} units reused,"
+        state += (
             f" again: {prospect.reason}" if prospect.reason and prospect.state != "later" else ""
         )
         stages = " ".join(prospect.phase.labels) or "-"
-        table.add_row(prospect.phase.name, stages, units, tasks, rows, size_mb, what)
+        table.add_row(prospect.phase.name, stages, units, tasks, rows, size_mb, state)
     out.print(table)
-    if whole := stages_without_units(run.plan):
+    if stages_read := stages_without_units(run.plan):
         out.print(
             "shuffle_files: delete. After a change of inputs or parameters, in them or before, "
-            f"these stages read all documents again, not only new units: {', '.join(whole)}"
+            f"these stages read all documents again, not only new units: {', '.join(stages_read)}"
         )
 
 
@@ -79,7 +79,7 @@ def print_grid(file: PipelineFile) -> None:
         applies = step.applies
         mark = "some" if applies.where else "all"
         marks = (mark if applies.to_source(source) else "-" for source in sources)
-        table.add_row(step.label, *marks, "; ".join(one.words() for one in applies.where))
+        table.add_row(step.label, *marks, "; ".join(c.words() for c in applies.where))
     out = console()
     out.print(table)
     out.print()
@@ -92,7 +92,7 @@ def print_status(prospects: Sequence[PhaseStatus]) -> None:
     for prospect in prospects:
         if prospect.units == 0:
             continue
-        done = (
+        progress = (
             ""
             if prospect.units is None
             else f"{prospect.units - (prospect.units_left or 0)}/{prospect.units}"
@@ -102,7 +102,7 @@ def print_status(prospects: Sequence[PhaseStatus]) -> None:
             if prospect.reason and prospect.state in ("run", "continue")
             else ""
         )
-        table.add_row(prospect.phase.name, done, f"{words[prospect.state]}{why}")
+        table.add_row(prospect.phase.name, progress, f"{words[prospect.state]}{why}")
     console().print(table)
 
 
@@ -207,8 +207,8 @@ def print_mixture(mixture: Mixture | None) -> None:
         )  # fmt: skip
         is_guess = mixture.state == "estimated"
         stages = len({row.stage for row in mixture.rows})
-        taken = [row for row in mixture.rows if row.rows or row.planned_ratio]
-        for row in (*taken, *(mixture.sources if stages > 1 else ())):
+        used = [row for row in mixture.rows if row.rows or row.planned_ratio]
+        for row in (*used, *(mixture.sources if stages > 1 else ())):
             cap = f"{row.max_epochs:g}" if stages == 1 or not row.stage else ""
             table.add_row(*_mixture_cells(row, cap, is_guess=is_guess))
         if len(mixture.sources) > 1:
@@ -244,8 +244,8 @@ def _mixture_sum(rows: Sequence[MixtureRow], *, is_guess: bool) -> tuple[str, ..
     num_rows, tokens, documents = (
         sum(getattr(row, name) for row in rows) for name in ("rows", "tokens", "documents")
     )
-    stored = sum(row.tokens / row.fill_ratio for row in rows if row.fill_ratio)
-    fill = "" if is_guess or not stored else f"{100 * tokens / stored:.2f} %"
+    capacity = sum(row.tokens / row.fill_ratio for row in rows if row.fill_ratio)
+    fill = "" if is_guess or not capacity else f"{100 * tokens / capacity:.2f} %"
     sums = (f"{mark}{value:,}" for value in (num_rows, tokens, documents))
     return ("all", "all", *sums, "", "", "", "", fill)
 
@@ -253,13 +253,13 @@ def _mixture_sum(rows: Sequence[MixtureRow], *, is_guess: bool) -> tuple[str, ..
 def _rules(row: FunnelRow) -> str:
     """Return what was dropped and changed, by rule; of a stage also by source."""
     parts = []
-    for rule, by in row.dropped.items():
-        of = "" if row.is_source else f" ({', '.join(f'{s} {n:,}' for s, n in by.items())})"
-        parts.append(f"{rule} {sum(by.values()):,}{of}")
+    for rule, counts in row.dropped.items():
+        by_source = ", ".join(f"{source} {num:,}" for source, num in counts.items())
+        parts.append(f"{rule} {sum(counts.values()):,}" + f" ({by_source})" * (not row.is_source))
     parts += [f"{rule} in {num:,} document{'s' * (num != 1)}" for rule, num in row.changed.items()]
     if row.not_applied:
-        of = ", ".join(f"{source} {num:,}" for source, num in row.not_applied.items())
-        parts.append(f"not applied to {sum(row.not_applied.values()):,} ({of})")
+        by_source = ", ".join(f"{source} {num:,}" for source, num in row.not_applied.items())
+        parts.append(f"not applied to {sum(row.not_applied.values()):,} ({by_source})")
     return "; ".join(parts)
 
 
@@ -289,12 +289,12 @@ def print_needs(flight: Preflight) -> None:
 
 
 def _row(need: ResourceEstimate) -> tuple[str, ...]:
-    counted, exact = ("" if known else "~" for known in (need.is_counted, need.is_exact))
+    num_mark, size_mark = ("" if x else "~" for x in (need.is_counted, need.is_exact))
     star = "*" if need.is_measured else ""
     return (
         need.phase,
-        f"{counted}{need.documents:,}",
-        f"{exact}{format_size(need.text_bytes)}",
+        f"{num_mark}{need.documents:,}",
+        f"{size_mark}{format_size(need.text_bytes)}",
         f"~{format_size(need.memory_bytes)}",
         f"~{format_size(need.disk_bytes)}{star}",
         f"~{format_size(need.scratch_bytes)}",
@@ -306,24 +306,24 @@ def _totals(
     needs: tuple[ResourceEstimate, ...], room: AvailableResources, compile_seconds: float
 ) -> list[str]:
     worst = max(needs, key=lambda need: all_memory(need, room.workers))
-    wanted = format_size(all_memory(worst, room.workers))
+    memory = format_size(all_memory(worst, room.workers))
     workers = f"{room.workers} workers" if room.workers > 1 else "a worker"
     disk, _ = peak_disk(needs)
     lines = [
-        f"memory: {workers}, ~{wanted} at most (in {worst.phase}); {room.memory_place}: "
-        f"{_left(room.memory_bytes)}",
-        f"disk: ~{format_size(disk)}; {room.disk_place}: {_left(room.disk_bytes)}",
+        f"memory: {workers}, ~{memory} at most (in {worst.phase}); {room.memory_place}: "
+        f"{_available(room.memory_bytes)}",
+        f"disk: ~{format_size(disk)}; {room.disk_place}: {_available(room.disk_bytes)}",
     ]
     if room.scratch_place:
         scratch = max(need.scratch_bytes for need in needs)
-        left = _left(room.scratch_bytes)
-        lines.append(f"scratch: ~{format_size(scratch)} at a time; {room.scratch_place}: {left}")
+        free = _available(room.scratch_bytes)
+        lines.append(f"scratch: ~{format_size(scratch)} at a time; {room.scratch_place}: {free}")
     total = sum(need.cpu_seconds for need in needs) + compile_seconds
     cold = f", {_time_words(compile_seconds)} of it to compile kernels (first run on this machine)"
     return [*lines, f"CPU time: {_time_words(total)} in all{cold * (compile_seconds > 0)}"]
 
 
-def _left(size: int | None) -> str:
+def _available(size: int | None) -> str:
     return "not known, not checked" if size is None else f"{format_size(size)} available"
 
 

@@ -50,7 +50,7 @@ def export(
     if content := tokenizer.files.get("tokenizer.json"):
         digest = hashlib.blake2b(content, digest_size=16).hexdigest()
         origin = {"hash": plan.tokenizer.get("hash"), "file": digest}
-    done = write(
+    model = write(
         checkpoint,
         Path(folder),
         seq_len=plan.seq_len,
@@ -61,10 +61,10 @@ def export(
         tokenizer=origin,
         average=average,
     )
-    files = f"{done.files} files" if done.files > 1 else "1 file"
+    files = f"{model.files} files" if model.files > 1 else "1 file"
     files += ", and the tokenizer" if origin else ""
-    size = f"{done.parameters:,} parameters, {done.size_bytes / 1e6:,.1f} MB of {done.dtype}"
-    echo(f"{done.folder}: {done.architecture} of step {done.step:,}, {size} in {files}")
+    size = f"{model.parameters:,} parameters, {model.size_bytes / 1e6:,.1f} MB of {model.dtype}"
+    echo(f"{model.folder}: {model.architecture} of step {model.step:,}, {size} in {files}")
     if tokenizer.note:
         echo(tokenizer.note)
 
@@ -97,12 +97,12 @@ def make_tokenizer(stage: Tokenize, tokenizer: Mapping[str, Any], seq_len: int) 
     """
     from corpuskit.stages.sequences.tokenize.definition import TokenizerSpec, define, identify
 
-    given = stage.special_tokens
-    specials = None if given is None else tuple(sorted(given.items()))
-    named = TokenizerSpec(stage.tokenizer, stage.pattern, specials)
-    if identify(named) != tokenizer.get("hash"):
+    special_tokens = stage.special_tokens
+    specials = None if special_tokens is None else tuple(sorted(special_tokens.items()))
+    source = TokenizerSpec(stage.tokenizer, stage.pattern, specials)
+    if identify(source) != tokenizer.get("hash"):
         raise UsageError(f"{stage.tokenizer} is not the file that made the tokens. Restore it.")
-    definition = define(named)
+    definition = define(source)
     fields, facts = definition.fields, stage.provides({})["tokenizer"]
     names = {number: name for name, number in definition.vocabulary.items()}
     bos = facts["bos"] if stage.add_bos else None
@@ -118,10 +118,10 @@ def make_tokenizer(stage: Tokenize, tokenizer: Mapping[str, Any], seq_len: int) 
         **special,
     }
     note = ""
-    if definition.model is not None and (apart := definition.model.own_pieces()):
+    if definition.model is not None and (pieces := definition.model.own_pieces()):
         note = (
-            f"tokenizer.json: texts that spell one of its {len(apart)} own pieces "
-            f"({', '.join(apart[:3])} ...) have other ids there than SentencePiece gives them"
+            f"tokenizer.json: texts that spell one of its {len(pieces)} own pieces "
+            f"({', '.join(pieces[:3])} ...) have other ids there than SentencePiece gives them"
         )
     text = json.dumps(_as_trained(fields, names, bos), ensure_ascii=False)
     files = {
@@ -157,12 +157,12 @@ def _as_trained(
     template = None
     if bos is not None:
         first = {"SpecialToken": {"id": names[bos], "type_id": 0}}
-        one, two = ({"Sequence": {"id": part, "type_id": 0}} for part in "AB")
+        first_text, second_text = ({"Sequence": {"id": part, "type_id": 0}} for part in "AB")
         token = {"id": names[bos], "ids": [bos], "tokens": [names[bos]]}
         template = {
             "type": "TemplateProcessing",
-            "single": [first, one],
-            "pair": [first, one, two],
+            "single": [first, first_text],
+            "pair": [first, first_text, second_text],
             "special_tokens": {names[bos]: token},
         }
     return {**fields, "post_processor": template}

@@ -56,9 +56,10 @@ def _facts(title: str, *rows: tuple[str, str, str]) -> Table:
 def _model(figures: Estimate) -> Table:
     shape, count = figures.length.shape, figures.parameters
     head = "the norm; weights are those of the embedding" if shape.tied else "and the norm"
-    inside = f"{shape.ffn_dim:,} inside"
-    if of := shape.experts:
-        inside = f"{of.count} experts with {of.ffn_dim:,} inside, {of.per_token} + {of.shared} used"
+    inner = f"{shape.ffn_dim:,} inside"
+    if moe := shape.experts:
+        used = f"{moe.per_token} + {moe.shared} used"
+        inner = f"{moe.count} experts with {moe.ffn_dim:,} inside, {used}"
     kv = "" if shape.kv_heads == shape.heads else f", {shape.kv_heads} for keys and values"
     return _facts(
         "Parameters",
@@ -66,7 +67,7 @@ def _model(figures: Estimate) -> Table:
         (
             "blocks", _count(count.blocks),
             f"{shape.layers} of width {shape.dim:,}, {shape.heads} heads of {shape.head_dim}{kv}, "
-            f"{inside}",
+            f"{inner}",
         ),
         ("head", _count(count.head), head),
         ("total", _count(count.total), f"{count.total:,}"),
@@ -104,17 +105,17 @@ def _sources(figures: Estimate) -> Table:
 
 def _memory(figures: Estimate) -> Table:
     work, peak = figures.work, figures.peak
-    where = figures.device.name if figures.device else ("CUDA" if work.is_cuda else "CPU")
-    title = f"Memory per rank{', at most' * bool(figures.stages)}, {figures.ranks} x {where}"
+    hardware = figures.device.name if figures.device else ("CUDA" if work.is_cuda else "CPU")
+    title = f"Memory per rank{', at most' * bool(figures.stages)}, {figures.ranks} x {hardware}"
     table = text_table("part", ">at most", ">at the peak", "", title=title)
     table.title_style = "bold"
     table.columns[0].min_width, table.columns[1].min_width = 18, 10
     parts = dict.fromkeys(part for moment in figures.moments for part in moment.parts)
     for part in parts:
-        most = max(moment.parts.get(part, 0.0) for moment in figures.moments)
-        if most:
-            there = peak.parts.get(part, 0.0)
-            table.add_row(part, _size(most), _size(there), _explain(part, figures))
+        largest = max(moment.parts.get(part, 0.0) for moment in figures.moments)
+        if largest:
+            at_peak = peak.parts.get(part, 0.0)
+            table.add_row(part, _size(largest), _size(at_peak), _explain(part, figures))
     table.add_row("total", "", _size(peak.total), f"peak: {peak.name}")
     return table
 

@@ -74,15 +74,15 @@ def observer(settings: TrainSettings) -> Iterator[Observer]:
 @contextlib.contextmanager
 def _interruptible(settings: TrainSettings, is_first: bool) -> Iterator[None]:
     """Turn Ctrl-C into SIGTERM once somebody listens to that; end without a traceback."""
-    asked: list[float] = []
+    interrupts: list[float] = []
 
     def note(number: int, frame: FrameType | None) -> None:
         now = time.monotonic()
-        if asked and now - asked[0] < SECOND_SECONDS:
+        if interrupts and now - interrupts[0] < SECOND_SECONDS:
             return
-        if asked or not callable(signal.getsignal(signal.SIGTERM)):
+        if interrupts or not callable(signal.getsignal(signal.SIGTERM)):
             raise KeyboardInterrupt
-        asked.append(now)
+        interrupts.append(now)
         if is_first:
             # Not print(): this may have interrupted one. It takes the place of the last line.
             words = "stopping after this step; Ctrl-C again: at once"
@@ -237,10 +237,10 @@ class TrainingScreen:
         for number, (clock, event) in enumerate(reversed(self._events)):
             text = Text(f" {clock} {one_line(str(event))}", style=_style(event.kind))
             # The newest in full, if there is room: what comes last names the documents.
-            whole = text.wrap(console, width)[:NEWEST_LINES] if number == 0 else [text]
-            shown = [*whole] if len(lines) + len(events) + len(whole) + 7 < height else [text]
-            if len(lines) + len(events) + len(shown) + 3 < height:
-                events = [*shown, *events]
+            wrapped = text.wrap(console, width)[:NEWEST_LINES] if number == 0 else [text]
+            newest = [*wrapped] if len(lines) + len(events) + len(wrapped) + 7 < height else [text]
+            if len(lines) + len(events) + len(newest) + 3 < height:
+                events = [*newest, *events]
         room = height - 1 - len(lines) - len(events)
         body: list[RenderableType] = [*lines]
         if self._last and room >= 3:
@@ -254,12 +254,12 @@ class TrainingScreen:
         last = self._last
         if last is None:
             return [Text.assemble((f" {self._name}", "bold"), "  setting up")]
-        done = last.step + 1
+        num_done = last.step + 1
         place = [
             self._name,
-            f"step {done:,} of {last.steps:,}",
-            f"{100 * done / last.steps:.0f} %",
-            *([self._left()] if self._left() else []),
+            f"step {num_done:,} of {last.steps:,}",
+            f"{100 * num_done / last.steps:.0f} %",
+            *([self._time_left()] if self._time_left() else []),
         ]
         loss = f" loss {last.loss:.4f} "
         means = [total / count for total, count in self._losses]
@@ -278,22 +278,22 @@ class TrainingScreen:
             slow = self._speeds.fields
             figures.append(f"slowest rank {slow['slowest']} ({slow['host']}) x{slow['ratio']:.2f}")
         if self._evaluation and width < HELD_OUT_WIDTH:
-            held = (f"{name} {_bits(source)}" for name, source in self._evaluation.sources.items())
-            figures.append(one_line(f"held out @{self._evaluation.step} {' '.join(held)}"))
+            pairs = (f"{name} {_bits(source)}" for name, source in self._evaluation.sources.items())
+            figures.append(one_line(f"held out @{self._evaluation.step} {' '.join(pairs)}"))
         return [
             *flow(place, width, sys.maxsize, "   ", "bold", indent=" "),
             Text.assemble((loss, "bold"), (curve, "cyan")),
             *flow(figures, width, sys.maxsize, "   ", "", indent=" "),
         ]
 
-    def _left(self) -> str:
+    def _time_left(self) -> str:
         """Return the time left, reckoned from what the last lines took, pauses included."""
         last = self._last
         if self.is_ended or last is None:
             return ""
         (first_time, first), (last_time, step) = self._recent[0], self._recent[-1]
-        each = (last_time - first_time) / (step - first) if step > first else last.step_seconds
-        seconds = round(each * (last.steps - last.step - 1))
+        pace = (last_time - first_time) / (step - first) if step > first else last.step_seconds
+        seconds = round(pace * (last.steps - last.step - 1))
         days, rest = divmod(seconds, 86400)
         clock = f"{rest // 3600}:{rest // 60 % 60:02}:{rest % 60:02}"
         return f"{days} d {clock} left" if days else f"{clock} left"
@@ -301,9 +301,9 @@ class TrainingScreen:
     def _source_table(self, width: int, room: int) -> Table:
         """Return a row per source, as many as there is room for, the largest first."""
         now, shares = self._sources, self._mixture.sources if self._mixture else {}
-        held = self._evaluation.sources if self._evaluation else {}
-        names = sorted({*now, *shares, *held}, key=lambda n: (-_tokens(n, shares, now), n))
-        shown = names if len(names) < room else names[: room - 2]
+        held_out = self._evaluation.sources if self._evaluation else {}
+        names = sorted({*now, *shares, *held_out}, key=lambda n: (-_tokens(n, shares, now), n))
+        listed = names if len(names) < room else names[: room - 2]
         after = f"held out @{self._evaluation.step}" if self._evaluation else ""
         columns: list[tuple[str, Callable[[str], str], int]] = [
             ("loss", lambda n: f"{now[n].loss:.3f}" if n in now else "-", 0),
@@ -311,7 +311,7 @@ class TrainingScreen:
             ("trained", lambda n: f"{100 * shares[n].realised_ratio:.1f} %", 0),
             ("planned", lambda n: f"{100 * shares[n].planned_ratio:.1f} %", 40),
             ("epochs", lambda n: f"{shares[n].epochs:.2f}", 80),
-            (after, lambda n: _bits(held.get(n)), HELD_OUT_WIDTH),
+            (after, lambda n: _bits(held_out.get(n)), HELD_OUT_WIDTH),
         ]
         table = Table(box=None, pad_edge=True, header_style="dim", expand=False)
         table.add_column("source", no_wrap=True, overflow="ellipsis", min_width=6, max_width=32)
@@ -319,29 +319,29 @@ class TrainingScreen:
             "trained": shares,
             "planned": shares,
             "epochs": shares,
-            after: held,
+            after: held_out,
         }
-        chosen = [c for c in columns if width >= c[2] and is_there.get(c[0], now)]
-        for title, _, _ in chosen:
+        fitting = [c for c in columns if width >= c[2] and is_there.get(c[0], now)]
+        for title, _, _ in fitting:
             table.add_column(title, justify="right", no_wrap=True, overflow="ellipsis")
-        for name in shown:
+        for name in listed:
             cells = [cell(name) if name in is_there.get(title, names) else "-"
-                     for title, cell, _ in chosen]  # fmt: skip
+                     for title, cell, _ in fitting]  # fmt: skip
             table.add_row(Text(one_line(name)), *cells)
-        if len(shown) < len(names):
-            table.add_row(Text(f"and {len(names) - len(shown)} more", style="dim"))
+        if len(listed) < len(names):
+            table.add_row(Text(f"and {len(names) - len(listed)} more", style="dim"))
         return table
 
 
 def _tokens(name: str, shares: dict[str, Any], now: dict[str, SourceLoss]) -> int:
-    one = shares.get(name) or now.get(name)
-    return one.tokens if one else 0
+    source = shares.get(name) or now.get(name)
+    return source.tokens if source else 0
 
 
-def _bits(one: SourceLoss | None) -> str:
-    if one is None:
+def _bits(row: SourceLoss | None) -> str:
+    if row is None:
         return "-"
-    return f"{one.loss:.3f} nats" if one.bits_per_byte is None else f"{one.bits_per_byte:.4f}"
+    return f"{row.loss:.3f} nats" if row.bits_per_byte is None else f"{row.bits_per_byte:.4f}"
 
 
 def _style(kind: str) -> str:

@@ -81,9 +81,9 @@ def command(pipelines: tuple[str, ...], is_plan: bool, is_script: bool, **option
     study.check()
     if is_plan:
         num = (len(study.variants) + bool(study.canaries)) * study.num_seeds
-        what = f"{len(study.variants)} variants x {study.num_seeds} seeds"
-        what += f" + {study.num_seeds} with canaries" if study.canaries else ""
-        print_plan(study, num, what, "all tokens of the smallest corpus")
+        counts = f"{len(study.variants)} variants x {study.num_seeds} seeds"
+        counts += f" + {study.num_seeds} with canaries" if study.canaries else ""
+        print_plan(study, num, counts, "all tokens of the smallest corpus")
     elif is_script:
         click.echo(_script(study), nl=False)
     else:
@@ -95,10 +95,10 @@ def _run(study: Study, options: Mapping[str, Any]) -> None:
         import corpuskit.train.loop  # noqa: F401
     from corpuskit.ablate.canaries import summarise, with_canaries
     from corpuskit.ablate.page import write_results
-    from corpuskit.ablate.study import find_judges, opened
+    from corpuskit.ablate.study import find_judges, read_corpora
 
     slot, as_json = options["slot"], options["as_json"]
-    corpora = opened(study) if slot else build(study, quiet=as_json)
+    corpora = read_corpora(study) if slot else build(study, quiet=as_json)
     if options["is_build"]:
         return
     judges = find_judges(study, corpora)
@@ -111,11 +111,12 @@ def _run(study: Study, options: Mapping[str, Any]) -> None:
         return
     start_jobs([*trainings, *planted], options["jobs"])
     train([*trainings, *planted], judges, options["keep_models"])
-    asked = {name: len(items) for name, items in judges.tasks.items()}
-    results = {**study.results(trainings), "items": asked}
-    for size, own in results["sizes"].items() if planted else ():
-        mine = [one for one in planted if one.size == size]
-        own["canaries"] = summarise(mine, own["tokens"], study.confidence, options["max_exposure"])
+    num_items = {name: len(items) for name, items in judges.tasks.items()}
+    results = {**study.results(trainings), "items": num_items}
+    bound = options["max_exposure"]
+    for size, result in results["sizes"].items() if planted else ():
+        group = [proxy for proxy in planted if proxy.size == size]
+        result["canaries"] = summarise(group, result["tokens"], study.confidence, bound)
     page = write_results(study.folder, results, trainings)
     if as_json:
         click.echo(json.dumps(results, indent=1))
@@ -135,10 +136,10 @@ def _read_study(pipelines: Sequence[str], options: Mapping[str, Any]) -> Study:
     )  # fmt: skip
     variants = read_variants(pipelines, changes, options["overrides"])
     folder = options["output"] or f"runs/{variants[0].slug}-ablation"
-    given = options["tokens"]
-    lengths = [] if given is None else [one.strip() for one in given.split(",")]
+    asked = options["tokens"]
+    lengths = [] if asked is None else [word.strip() for word in asked.split(",")]
     if len(set(map(read_tokens, lengths))) < len(lengths):
-        raise UsageError(f"--tokens {given}: names a length twice. Leave one out.")
+        raise UsageError(f"--tokens {asked}: names a length twice. Leave one out.")
     sizes = read_sizes(options["files"])
     if len(lengths) > 1:
         sizes = {
@@ -225,12 +226,12 @@ def train(trainings: Sequence[Proxy], judges: Any, keep_models: bool) -> None:
     """Train what is not done; end with 75, as `corpuskit train`, if a signal stopped it."""
     from corpuskit.ablate.study import run_trainings
 
-    begun, before = time.perf_counter(), sum(training.is_done for training in trainings)
+    start, before = time.perf_counter(), sum(training.is_done for training in trainings)
 
-    def show(training: Proxy, done: int) -> None:
-        spent, new = time.perf_counter() - begun, done - before
-        left = f", about {spent / new * (len(trainings) - done):,.0f} s left" if new else ""
-        note(f"training {done + 1} of {len(trainings)}: {training.settings.name}{left}")
+    def show(training: Proxy, num_done: int) -> None:
+        spent, new = time.perf_counter() - start, num_done - before
+        eta = f", about {spent / new * (len(trainings) - num_done):,.0f} s left" if new else ""
+        note(f"training {num_done + 1} of {len(trainings)}: {training.settings.name}{eta}")
 
     if signal := run_trainings(trainings, judges, show, keep_models=keep_models):
         note(f"Stopped by {signal}. Run the same command again to continue.")
@@ -239,8 +240,8 @@ def train(trainings: Sequence[Proxy], judges: Any, keep_models: bool) -> None:
 
 def start_jobs(trainings: Sequence[Proxy], jobs: int) -> None:
     """Train in processes of this command, each with its share; what fails is done again here."""
-    left = sum(not training.is_done for training in trainings)
-    jobs = min(jobs, left)
+    unfinished = sum(not training.is_done for training in trainings)
+    jobs = min(jobs, unfinished)
     if jobs < 2:
         return
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -267,24 +268,24 @@ def note(line: str) -> None:
 # ---------------------------------------------------------------- what is printed
 
 
-def print_plan(study: Study, num: int, what: str, length: str) -> None:
+def print_plan(study: Study, num: int, counts: str, length: str) -> None:
     """Print what would be built, and `num` trainings of each size, of a `length` if not given."""
     from corpuskit.engine.pipeline import preview
     from corpuskit.train.estimate import count_parameters
 
     echo(f"study in {study.folder}\n")
-    others: list[str] = []
+    outputs: list[str] = []
     for variant in study.variants:
-        run, statuses = preview(variant.plan(study.output(variant), others))
-        others.append(study.output(variant))
+        run, statuses = preview(variant.plan(study.output(variant), outputs))
+        outputs.append(study.output(variant))
         waiting = sum(status.state not in ("reuse", "reused", "done") for status in statuses)
         size = run.inputs.size_bytes()
         echo(
             f"{variant.name}: {size / 1e6:,.1f} MB of input, {waiting} of {len(statuses)} phases "
             "to run or to link (what it shares with those before is linked)"
         )
-    given = study.variants[0].plan(study.output(study.variants[0]), []).given
-    tokenizer = next(facts["tokenizer"] for facts in given.values() if "tokenizer" in facts)
+    by_stage = study.variants[0].plan(study.output(study.variants[0]), []).given
+    tokenizer = next(facts["tokenizer"] for facts in by_stage.values() if "tokenizer" in facts)
     for name, settings in study.sizes.items():
         shape = settings.model.shape(tokenizer["vocab_size"])
         parameters = count_parameters(shape).total
@@ -294,7 +295,7 @@ def print_plan(study: Study, num: int, what: str, length: str) -> None:
             flops = 6 * parameters * tokens * num
             cost = f", about {flops / CPU_FLOPS / 60:,.1f} min of one CPU core"
         echo(
-            f"{name}: {num} trainings ({what}) "
+            f"{name}: {num} trainings ({counts}) "
             f"of {length}, {parameters / 1e6:,.1f} M parameters{cost}"
         )
 
@@ -305,8 +306,8 @@ CPU_FLOPS = 2.5e10
 
 def _script(study: Study) -> str:
     """Return a shell script that submits the study to Slurm."""
-    own = [word for word in sys.argv[1:] if word != "--sbatch"]
-    words = " ".join(map(_quoted, own))
+    arguments = [word for word in sys.argv[1:] if word != "--sbatch"]
+    words = " ".join(map(_quoted, arguments))
     slots = (len(study.variants) + bool(study.canaries)) * study.num_seeds * len(study.sizes)
     call = f"{_quoted(sys.executable)} -m corpuskit {words}"
     return (
@@ -332,19 +333,19 @@ def _print_results(results: Mapping[str, Any]) -> None:
     for variant in results["variants"]:
         if variant["same_as"]:
             note(f"{variant['name']} gives the same corpus as {variant['same_as']}.")
-    for size, own in results["sizes"].items():
-        echo(one_line(f"{size}: {own['tokens']:,} tokens, {results['seeds']} seeds"))
-        _print_facts(own, results["items"])
-        for pair in own["differences"]:
+    for size, result in results["sizes"].items():
+        echo(one_line(f"{size}: {result['tokens']:,} tokens, {results['seeds']} seeds"))
+        _print_facts(result, results["items"])
+        for pair in result["differences"]:
             echo("")
             echo(one_line(f"{pair['b']} against {pair['a']}"))
-            _print_differences(pair, own["values"], "bits_per_byte")
-            _print_differences(pair, own["values"], "accuracy")
+            _print_differences(pair, result["values"], "bits_per_byte")
+            _print_differences(pair, result["values"], "accuracy")
             echo(one_line(f"  {sentence(pair, results['confidence'])}"))
         if warning := sampled_note(results, size):
             note(warning)
-        if "canaries" in own:
-            _print_canaries(own["canaries"])
+        if "canaries" in result:
+            _print_canaries(result["canaries"])
     if len(results["sizes"]) > 1:
         echo("")
         echo(one_line(ranking(results)))
@@ -352,24 +353,24 @@ def _print_results(results: Mapping[str, Any]) -> None:
             echo(one_line(line))
 
 
-def _print_facts(own: Mapping[str, Any], items: Mapping[str, int]) -> None:
-    for task, asked in items.items():
-        if left := asked - own["units"].get(task, 0):
-            echo(one_line(f"  {task}: {left} of {asked} items are longer than a row, left out"))
-    for variant, of in own["epochs"].items():
-        shown = ", ".join(f"{source} {value:.2f}" for source, value in of.items())
-        echo(one_line(f"  epochs of {variant}: {shown}"))
+def _print_facts(result: Mapping[str, Any], items: Mapping[str, int]) -> None:
+    for task, count in items.items():
+        if missing := count - result["units"].get(task, 0):
+            echo(one_line(f"  {task}: {missing} of {count} items are longer than a row, left out"))
+    for variant, epochs in result["epochs"].items():
+        shares = ", ".join(f"{source} {value:.2f}" for source, value in epochs.items())
+        echo(one_line(f"  epochs of {variant}: {shares}"))
 
 
-def _print_canaries(found: Mapping[str, Any]) -> None:
+def _print_canaries(canaries: Mapping[str, Any]) -> None:
     from corpuskit.ablate.page import memorised
 
     echo("")
     echo("  repeats of a secret   bits of exposure  interval")
-    for one in found["curve"]:
-        spread = f"{one['low']:.1f} to {one['high']:.1f}"
-        echo(f"  {one['repeats']:<20,} {one['exposure']:17.1f}  {spread}")
-    echo(one_line(f"  {memorised(found)}"))
+    for row in canaries["curve"]:
+        spread = f"{row['low']:.1f} to {row['high']:.1f}"
+        echo(f"  {row['repeats']:<20,} {row['exposure']:17.1f}  {spread}")
+    echo(one_line(f"  {memorised(canaries)}"))
 
 
 def _print_differences(pair: Mapping[str, Any], values: Mapping[str, Any], measure: str) -> None:
@@ -379,12 +380,12 @@ def _print_differences(pair: Mapping[str, Any], values: Mapping[str, Any], measu
     title = measure.replace("_", " ")
     if by_domain:
         echo(f"  {title:<24} {'before':>8} {'after':>8} {'difference':>10}  interval")
-    for domain, one in by_domain.items():
+    for domain, row in by_domain.items():
         before, after = (mean_of(values[pair[side]][measure], domain) for side in ("a", "b"))
-        mark = "" if one["is_decided"] else "  undecided"
+        mark = "" if row["is_decided"] else "  undecided"
         echo(
             one_line(
                 f"  {domain or 'all, equal weights':<24} {before:8.4f} {after:8.4f} "
-                f"{one['mean']:+10.4f}  {one['low']:+.4f} to {one['high']:+.4f}{mark}"
+                f"{row['mean']:+10.4f}  {row['low']:+.4f} to {row['high']:+.4f}{mark}"
             )
         )

@@ -84,18 +84,18 @@ def _print(report: AuditReport) -> None:
     out.print(files_words(report), soft_wrap=True)
     out.print(read_words(report), soft_wrap=True)
     out.print()
-    is_sampled = any(one.rate is not None and interval(one.rate) for one in report.checks)
+    is_sampled = any(check.rate is not None and interval(check.rate) for check in report.checks)
     middle = ("95 % interval",) if is_sampled else ()
     table = text_table("check", ">found", ">share", *middle, "of which")
-    for one in report.checks:
-        if one.rate is None:
-            table.add_row(one.title, "", "-", *("",) * len(middle), one.note)
+    for check in report.checks:
+        if check.rate is None:
+            table.add_row(check.title, "", "-", *("",) * len(middle), check.note)
             continue
-        cells = (interval(one.rate),) if is_sampled else ()
-        found = f"{one.rate.found:,}"
-        if one.rate.of < report.facts["documents"]:
-            found += f" of {one.rate.of:,}"
-        table.add_row(one.title, found, share(one.rate), *cells, _most(one))
+        cells = (interval(check.rate),) if is_sampled else ()
+        num_found = f"{check.rate.found:,}"
+        if check.rate.of < report.facts["documents"]:
+            num_found += f" of {check.rate.of:,}"
+        table.add_row(check.title, num_found, share(check.rate), *cells, _summary(check))
     out.print(table)
     out.print()
     shares = ", ".join(f"{label} {percent(rate.value)}" for label, rate in report.languages[:8])
@@ -108,7 +108,7 @@ def _print(report: AuditReport) -> None:
         out.print(f"not read: {len(report.unreadable) - MOST_UNREADABLE:,} more; --json has all")
 
 
-def _most(check: Check) -> str:
+def _summary(check: Check) -> str:
     if check.note:
         return check.note
-    return ", ".join(f"{what} {num}" for what, num in check.details[:SHOWN])
+    return ", ".join(f"{detail} {num}" for detail, num in check.details[:SHOWN])

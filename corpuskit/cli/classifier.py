@@ -165,7 +165,7 @@ def train_command(
     as_json: bool,
     folds: int,
     auto: bool,
-    **given: Any,
+    **options: Any,
 ) -> None:
     """Train a classifier on labelled texts and write it to --output.
 
@@ -183,18 +183,18 @@ def train_command(
     """
     if auto and not folds:
         raise click.UsageError("--auto judges on held-out parts. Give --folds 2 or more.")
-    if auto and given["regression"]:
-        given["family"] = "linear"
+    if auto and options["regression"]:
+        options["family"] = "linear"
     from corpuskit.stages.annotators._classifier import Shrink, train_classifier
     from corpuskit.stages.annotators._fasttext import ClassifierSettings
 
-    rows, split = _rows(given)
+    rows, split = _rows(options)
     small = quantize or cutoff or max_size
     report = train_classifier(
         rows,
         output,
         ClassifierSettings(
-            **{field.name: given[field.name] for field in dataclasses.fields(ClassifierSettings)}
+            **{field.name: options[field.name] for field in dataclasses.fields(ClassifierSettings)}
         ),
         split=split,
         shrink=Shrink(bool(quantize), cutoff, max_size) if small else None,
@@ -234,7 +234,7 @@ def eval_command(
     stage: str,
     positive: str,
     as_json: bool,
-    **given: Any,
+    **options: Any,
 ) -> None:
     """Evaluate MODEL on labelled texts: accuracy by label and group, calibration, thresholds.
 
@@ -249,7 +249,7 @@ def eval_command(
     from corpuskit.stages.annotators._labelled import read_texts
     from corpuskit.stages.annotators._linear import NUMBER
 
-    rows, split = _rows(given)
+    rows, split = _rows(options)
     judged = judge_held_out(model, rows, split, positive)
     texts = read_texts(among, rows.text_column) if among else None
     thresholds = choose_thresholds(
@@ -269,33 +269,33 @@ def eval_command(
         click.echo(f"  {stage_snippet(stage, str(model), label, threshold)}")
 
 
-def _rows(given: dict[str, Any]) -> tuple[Labelled, Split]:
+def _rows(options: dict[str, Any]) -> tuple[Labelled, Split]:
     """Return where the rows are and which are held out, from the shared options."""
     from corpuskit.stages.annotators._labelled import Labelled, Split
 
     rows = Labelled(
-        given["inputs"],
-        given["sources"],
-        given["text_column"],
-        given["label_column"],
-        given["group_column"],
+        options["inputs"],
+        options["sources"],
+        options["text_column"],
+        options["label_column"],
+        options["group_column"],
     )
-    by_group = given["group_column"] is not None
-    return rows, Split(given["holdout"], by_group, given["holdout_groups"])
+    by_group = options["group_column"] is not None
+    return rows, Split(options["holdout"], by_group, options["holdout_groups"])
 
 
 def _candidates(report: TrainReport) -> str:
     """Lay out what was tried, best first."""
-    what = "explained" if report.settings.regression else "ROC area"
-    lines = [f"tried on held-out parts; {what}: mean and worst part, CPU seconds to train"]
+    figure = "explained" if report.settings.regression else "ROC area"
+    lines = [f"tried on held-out parts; {figure}: mean and worst part, CPU seconds to train"]
     lines += [
-        f"  {one.figure:.4f}  {one.worst:.4f}  {one.cpu_seconds:>7.1f}  {one.name}"
-        for one in sorted(report.tried, key=lambda one: -one.figure)
+        f"  {row.figure:.4f}  {row.worst:.4f}  {row.cpu_seconds:>7.1f}  {row.name}"
+        for row in sorted(report.tried, key=lambda row: -row.figure)
     ]
     return "\n".join(lines)
 
 
-def _table(evaluation: ClassifierEvaluation | RegressionEvaluation, most: int = 20) -> str:
+def _table(evaluation: ClassifierEvaluation | RegressionEvaluation, limit: int = 20) -> str:
     """Lay an evaluation out as text: figures, a line per label, confusions, groups, calibration."""
     from corpuskit.stages.annotators._classifier import RegressionEvaluation
 
@@ -309,7 +309,7 @@ def _table(evaluation: ClassifierEvaluation | RegressionEvaluation, most: int = 
         if evaluation.groups:
             lines.append("root mean squared error by group:")
             lines += [
-                f"  {g.error:.4f}  {g.num_docs:>8,}  {g.group}" for g in evaluation.groups[:most]
+                f"  {g.error:.4f}  {g.num_docs:>8,}  {g.group}" for g in evaluation.groups[:limit]
             ]
         return "\n".join(lines)
     width = max([len(score.label) for score in evaluation.labels] + [len("label")])
@@ -328,16 +328,16 @@ def _table(evaluation: ClassifierEvaluation | RegressionEvaluation, most: int = 
         lines.append("taken for another label, most often:")
         lines += [
             f"  {true} -> {guess or '(nothing)'}  {count:,}"
-            for true, guess, count in evaluation.confusions[:most]
+            for true, guess, count in evaluation.confusions[:limit]
         ]
     if evaluation.groups:
         lines.append("accuracy by group:")
         lines += [
-            f"  {g.accuracy:.4f}  {g.num_docs:>8,}  {g.group}" for g in evaluation.groups[:most]
+            f"  {g.accuracy:.4f}  {g.num_docs:>8,}  {g.group}" for g in evaluation.groups[:limit]
         ]
     if evaluation.calibration is not None:
-        of = evaluation.calibration.label or "the best label"
-        lines.append(f"calibration of {of}, expected error {evaluation.calibration.error:.4f}:")
+        best = evaluation.calibration.label or "the best label"
+        lines.append(f"calibration of {best}, expected error {evaluation.calibration.error:.4f}:")
         lines.append("  score        texts  mean score  right")
         lines += [
             f"  {b.low:.1f}-{b.high:.1f}  {b.num_docs:>10,}  {b.mean_score:>10.4f}"

@@ -45,7 +45,7 @@ def command(
     _print(report, items)
 
 
-def _print(report: Contamination, most: int) -> None:
+def _print(report: Contamination, max_items: int) -> None:
     from corpuskit.cli._render import console
 
     out = console()
@@ -59,14 +59,14 @@ def _print(report: Contamination, most: int) -> None:
         )
     for warning in report.warnings:
         out.print(f"Warning: {warning}", soft_wrap=True)
-    _print_items(report.items, most)
+    _print_items(report.items, max_items)
     if report.phrases:
         out.print()
         out.print(
             f"Runs of words that may be common phrases, not counted above, of "
             f"{len(report.phrases):,} items"
         )
-        _print_items(report.phrases, most)
+        _print_items(report.phrases, max_items)
 
 
 def _print_benchmarks(report: Contamination) -> None:
@@ -80,11 +80,11 @@ def _print_benchmarks(report: Contamination) -> None:
     console().print(table)
 
 
-def _print_items(items: list[ItemHits], most: int) -> None:
+def _print_items(items: list[ItemHits], max_items: int) -> None:
     from corpuskit.cli._render import console
 
     out = console()
-    for item in items[:most]:
+    for item in items[:max_items]:
         order = sorted(item.rules.items(), key=lambda pair: (-pair[1], pair[0]))
         rules = ", ".join(f"{rule} {num:,}" for rule, num in order)
         out.print()
@@ -94,6 +94,6 @@ def _print_items(items: list[ItemHits], most: int) -> None:
             spans = ", ".join(f"{start}-{end}" for start, end in hit.spans)
             rule = hit.rule or ""
             out.print(f"  {hit.id}  {hit.action} {rule}{value}  bytes {spans or 'not noted'}")
-    if len(items) > most:
+    if len(items) > max_items:
         out.print()
-        out.print(f"{len(items) - most:,} more items; -n {len(items)} shows all")
+        out.print(f"{len(items) - max_items:,} more items; -n {len(items)} shows all")

@@ -47,8 +47,8 @@ def command(
     from corpuskit.engine.rundir import RunDirectory
     from corpuskit.inspect.diff import compare
 
-    one, other = RunDirectory.open(directory_a), RunDirectory.open(directory_b)
-    comparison = compare(one, other, texts=texts)
+    run_a, run_b = RunDirectory.open(directory_a), RunDirectory.open(directory_b)
+    comparison = compare(run_a, run_b, texts=texts)
     if as_json:
         echo(json.dumps(comparison.to_json(), indent=1, ensure_ascii=False))
         return
@@ -110,13 +110,13 @@ def _plan(changes: Sequence[PlanChange]) -> Iterator[RenderableType]:
 def _plan_line(change: PlanChange) -> str:
     if change.kind == "files":
         after = change.after
-        moved = ", ".join(
-            f"{these['files']} {kind} ({', '.join(these['names'])}"
-            + (", ...)" if these["files"] > len(these["names"]) else ")")
-            for kind, these in after.items()
+        changes = ", ".join(
+            f"{names['files']} {kind} ({', '.join(names['names'])}"
+            + (", ...)" if names["files"] > len(names["names"]) else ")")
+            for kind, names in after.items()
             if kind != "files"
         )
-        return f"{change.place}: {change.before} -> {after['files']}: {moved}"
+        return f"{change.place}: {change.before} -> {after['files']}: {changes}"
     if change.kind == "code":
         return f"{change.place}: its code is not the same"
     if change.kind == "libraries":
@@ -134,8 +134,8 @@ def _funnel(rows: Sequence[FunnelPair]) -> RenderableType:
     for row in rows:
         sides = row.a, row.b
         outs = [None if side is None else side.num_out for side in sides]
-        lost = [None if side is None else side.num_lost for side in sides]
-        table.add_row(row.stage, *map(_count, outs), _change_of(*outs), *map(_count, lost))
+        dropped = [None if side is None else side.num_lost for side in sides]
+        table.add_row(row.stage, *map(_count, outs), _change_of(*outs), *map(_count, dropped))
     return table
 
 
@@ -145,23 +145,23 @@ def _sources(rows: Sequence[dict[str, Any]]) -> RenderableType:
         ">MB read B", ">MB kept A", ">MB kept B",
     )  # fmt: skip
     for row in rows:
-        kept, read = ([row[f"{name}_a"], row[f"{name}_b"]] for name in ("kept", "read"))
+        num_kept, num_read = ([row[f"{name}_a"], row[f"{name}_b"]] for name in ("kept", "read"))
         sizes = [row[f"{name}_{side}"] for name in ("read_bytes", "kept_bytes") for side in "ab"]
         table.add_row(
-            row["source"], *map(_count, kept), _change_of(*kept), *map(_count, read),
+            row["source"], *map(_count, num_kept), _change_of(*num_kept), *map(_count, num_read),
             *map(_size, sizes),
         )  # fmt: skip
     return table
 
 
 def _totals(comparison: Comparison) -> Iterator[RenderableType]:
-    every = list(comparison.totals.values())
-    both, kept, changed = (
-        sum(getattr(one, name) for one in every) for name in ("in_both", "kept_both", "changed")
+    counts = list(comparison.totals.values())
+    common, kept_in_both, changed = (
+        sum(getattr(row, name) for row in counts) for name in ("in_both", "kept_both", "changed")
     )
     texts = "" if comparison.texts_compared else " (texts were not compared)"
     yield Text(
-        f"{both:,} documents are in both runs, {kept:,} of them kept in both. "
+        f"{common:,} documents are in both runs, {kept_in_both:,} of them kept in both. "
         f"{changed:,} are not the same{texts}."
     )
 
@@ -171,8 +171,8 @@ def _change(change: OutcomeChange) -> Iterator[RenderableType]:
     line = Text(one_line(f"  {_outcomes(change)}: {change.documents:,}"))
     line.append(one_line(f" ({by_source})"))
     if change.because:
-        more = "..." if len(change.because) > MOST_WORDS else ""
-        line.append(one_line(f"  [{change.because[:MOST_WORDS]}{more}]"), style="dim")
+        ellipsis = "..." if len(change.because) > MOST_WORDS else ""
+        line.append(one_line(f"  [{change.because[:MOST_WORDS]}{ellipsis}]"), style="dim")
     yield line
 
 
@@ -189,8 +189,8 @@ def _outcomes(change: OutcomeChange) -> str:
 def _words(outcome: RunOutcome) -> str:
     if not outcome.stage:
         return outcome.outcome
-    aside = " (held out)" if outcome.outcome == "held_out" else ""
-    return f"{outcome.stage}: {outcome.rule}{aside}"
+    note = " (held out)" if outcome.outcome == "held_out" else ""
+    return f"{outcome.stage}: {outcome.rule}{note}"
 
 
 def _count(value: int | None) -> str:

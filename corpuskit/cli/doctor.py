@@ -59,11 +59,11 @@ def _print_kernels() -> None:
     files = target.kernel_files()
     why_not = target.why_not_prebuilt()
     prebuilt = [file for file in files if not why_not and target.prebuilt_folder(file).exists()]
-    ours = [file for file in files if file not in prebuilt and target.kernel_folder(file).exists()]
-    left = [file.stem for file in files if file not in (*prebuilt, *ours)]
+    local = [file for file in files if file not in prebuilt and target.kernel_folder(file).exists()]
+    missing = [file.stem for file in files if file not in (*prebuilt, *local)]
     click.echo(f"  for {about['level']}, Python {about['python']}, Numba {about['numba']}")
     click.echo(f"  {len(prebuilt)} of {len(files)} modules of kernels came with corpuskit"
-               f"{f' ({why_not})' if why_not else ''}, {len(ours)} are compiled here")  # fmt: skip
-    if left and not target.warm_mark().exists():  # else they are parts of others
-        shown = ", ".join(left[:5]) + (", ..." if len(left) > 5 else "")
-        click.echo(f"  {len(left)} compile at first use ({shown}). Run: corpuskit warmup")
+               f"{f' ({why_not})' if why_not else ''}, {len(local)} are compiled here")  # fmt: skip
+    if missing and not target.warm_mark().exists():  # else they are parts of others
+        names = ", ".join(missing[:5]) + (", ..." if len(missing) > 5 else "")
+        click.echo(f"  {len(missing)} compile at first use ({names}). Run: corpuskit warmup")

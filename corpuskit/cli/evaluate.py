@@ -70,17 +70,17 @@ def command(
     questions = {name: read_task(path, max_items) for name, path in files.items()}
     if folder is not None:  # a folder that cannot be made is refused before the model runs
         Path(folder).mkdir(parents=True, exist_ok=True)
-    opened = open_pretrained(Path(model), **options)
-    tokenizer = _open_tokenizer(model, opened.data)
+    pretrained = open_pretrained(Path(model), **options)
+    tokenizer = _open_tokenizer(model, pretrained.data)
     results: dict[str, tuple[TaskScores, list[ItemScores]]] = {}
-    for name, asked in questions.items():
-        items = encode_task(asked, tokenizer, unconditional=unconditional)
+    for name, task_questions in questions.items():
+        items = encode_task(task_questions, tokenizer, unconditional=unconditional)
         results[name] = score_items(
-            opened.model, opened.settings, opened.parallel, items, opened.seq_len
+            pretrained.model, pretrained.settings, pretrained.parallel, items, pretrained.seq_len
         )
-    if opened.parallel.rank == 0:
+    if pretrained.parallel.rank == 0:
         _show(results, folder, as_json)
-    opened.close()
+    pretrained.close()
 
 
 def named_tasks(tasks: Sequence[str]) -> dict[str, str]:
@@ -111,14 +111,14 @@ def _open_tokenizer(model: str, data: str | None) -> Tokenize:
     if data is not None:
         return open_tokenizer(data)
     config = json.loads(Path(model, "config.json").read_bytes())
-    found = Tokenize.model_validate({"tokenizer": model, "add_eos": False})
-    names = {number: name for name, number in define(found._spec).vocabulary.items()}
+    stage = Tokenize.model_validate({"tokenizer": model, "add_eos": False})
+    names = {number: name for name, number in define(stage._spec).vocabulary.items()}
     special = {
         kind: names.get(config.get(f"{kind}_token_id"))
         for kind in ("bos", "eos")
         if isinstance(config.get(f"{kind}_token_id"), int)
     }
-    return found.model_copy(update=special)
+    return stage.model_copy(update=special)
 
 
 def _show(
@@ -144,8 +144,8 @@ def _show(
         )  # fmt: skip
         echo("".join(f"{cell:>{width}}" for cell, width in zip(cells, _WIDTHS, strict=True)))
         if task.too_long:
-            more = " and others" if task.too_long > len(task.too_long_ids) else ""
-            echo(f"  longer than a row, left out: {', '.join(task.too_long_ids)}{more}")
+            others = " and others" if task.too_long > len(task.too_long_ids) else ""
+            echo(f"  longer than a row, left out: {', '.join(task.too_long_ids)}{others}")
 
 
 _WIDTHS = (16, 8, 8, 7, 8, 8, 9, 11, 10)

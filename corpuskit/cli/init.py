@@ -44,13 +44,13 @@ def command(
         source, _, pattern = text.rpartition("=")
         is_named = source.replace("-", "_").isidentifier()
         files.setdefault(source if is_named else "", []).append(pattern if is_named else text)
-    path, left = write_recipe(recipe, Path(directory), files, overrides)
+    path, missing = write_recipe(recipe, Path(directory), files, overrides)
     echo(f"wrote {path}: {recipe.full_name} (steps: {recipe.exactness})")
-    if left:
+    if missing:
         echo("Left out, because only you can give what they need: the steps of")
-    for parameter, what in left.items():
-        echo(f"  {parameter}: {what}")
-    if left:
+    for parameter, need in missing.items():
+        echo(f"  {parameter}: {need}")
+    if missing:
         echo("To have them, write it again into a new folder with --set PARAMETER=VALUE for each, "
              "or edit the file.")  # fmt: skip
     file = shlex.quote(str(path))

@@ -81,26 +81,26 @@ def command(
     band = _band(between, near_threshold)
     run = RunDirectory.open(directory)
     if containing is not None:
-        chosen = find_containing(run, containing, samples, source=source)
+        found_samples = find_containing(run, containing, samples, source=source)
     elif action == "kept":
-        chosen = find_kept(run, stage, rule, samples, seed, source=source, band=band)
+        found_samples = find_kept(run, stage, rule, samples, seed, source=source, band=band)
     else:
-        chosen = find_samples(
+        found_samples = find_samples(
             run, stage, rule, samples, seed, source=source, action=action or "", band=band
         )
     if as_json:
-        echo(json.dumps(dataclasses.asdict(chosen), indent=1, ensure_ascii=False))
+        echo(json.dumps(dataclasses.asdict(found_samples), indent=1, ensure_ascii=False))
         return
     from corpuskit.cli._render import show
 
-    show(sample_pieces(chosen, changes), is_paged=pager)
+    show(sample_pieces(found_samples, changes), is_paged=pager)
 
 
-def _band(between: str | None, near: str | None) -> Band | None:
+def _band(between: str | None, near_threshold: str | None) -> Band | None:
     """Return the band that two options name together, None without them."""
     from corpuskit.inspect.samples import Band
 
-    if between is None and near is None:
+    if between is None and near_threshold is None:
         return None
     low = high = ratio = None
     try:
@@ -116,12 +116,12 @@ def _band(between: str | None, near: str | None) -> Band | None:
             f"--between {between}: must look like LOW:HIGH, as in 0.4:0.6, 50: or :50."
         ) from None
     try:
-        ratio = None if near is None else float(near.removesuffix("%")) / 100
+        ratio = None if near_threshold is None else float(near_threshold.removesuffix("%")) / 100
         if ratio is not None and not 0 <= ratio < float("inf"):
             raise ValueError
     except ValueError:
         raise UsageError(
-            f"--near-threshold {near}: must be a share in percent, as in 10%."
+            f"--near-threshold {near_threshold}: must be a share in percent, as in 10%."
         ) from None
     return Band(low, high, ratio)
 
@@ -144,17 +144,17 @@ def sample_pieces(samples: Samples, changes: int) -> Iterator[RenderableType]:
         changes: spans or differences to show of each document.
     """
     is_kept = list(samples.rules) == ["kept"]
-    of_all = ""
+    scope = ""
     if samples.parts_read != samples.parts:
         files = "files" if is_kept else "ledger files"
-        of_all = f", in {samples.parts_read} of {samples.parts} {files}"
+        scope = f", in {samples.parts_read} of {samples.parts} {files}"
     counts = ", ".join(f"{rule} {num:,}" for rule, num in samples.rules.items())
     stage = f"{samples.stage}: " if samples.stage else ""
     if list(samples.rules) == ["containing"]:
         counts = (
             f"{len(samples.rows):,} documents with this text; `why` shows what happened to each"
         )
-    yield Text(one_line(f"{stage}{counts}{of_all}"), style="bold")
+    yield Text(one_line(f"{stage}{counts}{scope}"), style="bold")
     for row in samples.rows:
         yield Text()
         yield Text(one_line(_headline(row)))
@@ -163,8 +163,8 @@ def sample_pieces(samples: Samples, changes: int) -> Iterator[RenderableType]:
 
 def excerpt(text: str, chars: int = SHOWN_CHARS) -> RenderableType:
     """Return the beginning of a text."""
-    more = f" ... ({len(text):,} characters)" if len(text) > chars else ""
-    return Indented(Text(one_line(text[:chars]) + more), 2)
+    ellipsis = f" ... ({len(text):,} characters)" if len(text) > chars else ""
+    return Indented(Text(one_line(text[:chars]) + ellipsis), 2)
 
 
 def number(value: float) -> str:
@@ -235,8 +235,8 @@ MAX_WORDS = 4_000  # words of each text that are compared; more would take secon
 Opcode = tuple[str, int, int, int, int]
 
 
-def sides(left: str, right: str, names: tuple[str, str], most: int) -> Iterator[RenderableType]:
-    """Yield what differs between two texts, the first `most` places of it.
+def sides(left: str, right: str, names: tuple[str, str], limit: int) -> Iterator[RenderableType]:
+    """Yield what differs between two texts, the first `limit` places of it.
 
     Args:
         names: what the texts are called.
@@ -246,16 +246,16 @@ def sides(left: str, right: str, names: tuple[str, str], most: int) -> Iterator[
     places = list(matcher.get_grouped_opcodes(CONTEXT))
     if not places:
         is_all = max(len(left.split()), len(right.split())) <= MAX_WORDS
-        same = "the same words" if is_all else f"the first {MAX_WORDS:,} words are the same"
-        yield f"  {same}; {len(left):,} and {len(right):,} characters"
+        verdict = "the same words" if is_all else f"the first {MAX_WORDS:,} words are the same"
+        yield f"  {verdict}; {len(left):,} and {len(right):,} characters"
         return
     titles = [f"{n}, {len(t):,} characters" for n, t in zip(names, (left, right), strict=True)]
-    yield _beside(titles, [_row(*words, place) for place in places[:most]])
-    if len(places) > most:
-        yield f"  ... and they differ in {len(places) - most:,} more"
+    yield _side_by_side(titles, [_row(*words, place) for place in places[:limit]])
+    if len(places) > limit:
+        yield f"  ... and they differ in {len(places) - limit:,} more"
 
 
-def _beside(titles: Sequence[str], rows: Sequence[tuple[Text, Text]]) -> Table:
+def _side_by_side(titles: Sequence[str], rows: Sequence[tuple[Text, Text]]) -> Table:
     table = Table(show_lines=True, pad_edge=False, expand=True, header_style="bold")
     for title in titles:
         table.add_column(one_line(title), ratio=1, overflow="fold")
@@ -272,11 +272,11 @@ def _row(left: Sequence[str], right: Sequence[str], place: Sequence[Opcode]) -> 
         for cell, (words, low, high, mark, style) in zip(cells, ranges, strict=True):
             if low == high:
                 continue
-            shown = one_line(" ".join(_shortened(words[low:high])))
+            words_shown = one_line(" ".join(_shortened(words[low:high])))
             if kind == "equal":
-                cell.append(shown, style="dim")
+                cell.append(words_shown, style="dim")
             else:
-                cell.append(f"[{mark}{shown}{mark}]", style=style)
+                cell.append(f"[{mark}{words_shown}{mark}]", style=style)
             cell.append(" ")
     for cell in cells:
         cell.rstrip()

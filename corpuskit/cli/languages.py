@@ -68,7 +68,7 @@ def derive_command(
             "English web": measure(english_web, "eng_Latn", **how)}  # fmt: skip
     read |= {"clean": measure(clean, name, **how)} if clean else {}
     read |= {"English clean": measure(english_clean, "eng_Latn", **how)} if english_clean else {}
-    found = derive(
+    derived = derive(
         read["web"], read.get("clean", read["web"]),
         read["English web"], read.get("English clean", read["English web"]),
     )  # fmt: skip
@@ -78,11 +78,11 @@ def derive_command(
     )
     lines = [f"# corpuskit languages derive: {sizes}; words: {words}, {stop_word_share:g} of them"]
     # JSON is YAML.
-    lines += [f"{key}: {json.dumps(found[key], ensure_ascii=False)}" for key in sorted(found)]
+    lines += [f"{key}: {json.dumps(derived[key], ensure_ascii=False)}" for key in sorted(derived)]
     output.mkdir(parents=True, exist_ok=True)
     write_whole(target, "\n".join([*lines, ""]).encode())
     if as_json:
-        click.echo(json.dumps({"path": str(target), **found}, ensure_ascii=False))
+        click.echo(json.dumps({"path": str(target), **derived}, ensure_ascii=False))
         return
     click.echo(f"{target}: {sizes}")
-    click.echo("stop words: " + " ".join(found["stopwords"]))
+    click.echo("stop words: " + " ".join(derived["stopwords"]))

@@ -46,9 +46,9 @@ class LazyGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Find a command, or suggest one."""
-        known = self.list_commands(ctx)
-        if args and args[0] not in known and not args[0].startswith("-"):
-            ctx.fail(f"there is no command {args[0]!r}. {suggest(args[0], known)}")
+        names = self.list_commands(ctx)
+        if args and args[0] not in names and not args[0].startswith("-"):
+            ctx.fail(f"there is no command {args[0]!r}. {suggest(args[0], names)}")
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -61,10 +61,10 @@ class LazyGroup(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands by what they are for."""
-        left = self.list_commands(ctx)
-        sections = {title: [n for n in names if n in left] for title, names in SECTIONS.items()}
-        other = sorted(set(left) - {name for names in sections.values() for name in names})
-        for title, names in {**sections, "Other": other}.items():
+        commands = self.list_commands(ctx)
+        sections = {title: [n for n in names if n in commands] for title, names in SECTIONS.items()}
+        unlisted = sorted(set(commands) - {name for names in sections.values() for name in names})
+        for title, names in {**sections, "Other": unlisted}.items():
             if names:
                 with formatter.section(title):
                     formatter.write_dl([(name, _summary(name)) for name in names])

@@ -138,11 +138,11 @@ def _run(search: MixtureSearch, options: Mapping[str, Any]) -> None:
     with needs_torch():
         import corpuskit.train.loop  # noqa: F401
     from corpuskit.ablate.mixture import write_results
-    from corpuskit.ablate.study import find_judges, opened
+    from corpuskit.ablate.study import find_judges, read_corpora
     from corpuskit.cli.ablate import build, note, share, start_jobs, train
 
     slot, study = options["slot"], search.study
-    [corpus] = opened(study) if slot else build(study, quiet=options["as_json"])
+    [corpus] = read_corpora(study) if slot else build(study, quiet=options["as_json"])
     judges = find_judges(study, [corpus])
     search.weights(judges)
     scale = search.scale(corpus)
@@ -183,9 +183,9 @@ def _print_plan(search: MixtureSearch) -> None:
     if study.tokens is None and target is not None:
         study = dataclasses.replace(study, tokens=target // SHORTER)
     runs = search.runs or RUNS_PER_SOURCE * len(study.variants[0].file.sources)
-    most = 3 * study.num_seeds
-    what = f"{runs} to fit to, at most {most} to confirm"
-    print_plan(study, runs + most, what, f"1/{SHORTER} of the pipeline's tokens")
+    max_confirming = 3 * study.num_seeds
+    counts = f"{runs} to fit to, at most {max_confirming} to confirm"
+    print_plan(study, runs + max_confirming, counts, f"1/{SHORTER} of the pipeline's tokens")
 
 
 def _print_results(results: Mapping[str, Any]) -> None:
@@ -199,22 +199,22 @@ def _print_results(results: Mapping[str, Any]) -> None:
         f"+-{unseen['spread']:.4f}; rank correlation {unseen['rank_correlation']:.2f}"
     )
     echo(f"  {'source':<20} {'share':>6}  90 % of resamples  epochs  proportional  current")
-    for one in results["sources"]:
-        mark = "  at its cap" if one["share"] >= one["cap_share"] < 1 else ""
+    for row in results["sources"]:
+        mark = "  at its cap" if row["share"] >= row["cap_share"] < 1 else ""
         echo(
             one_line(
-                f"  {one['name']:<20} {one['share']:6.3f}  {one['low']:6.3f} to {one['high']:.3f}"
-                f"   {one['epochs']:6.2f}  {one['proportional']:12.3f}  {one['current']:7.3f}{mark}"
+                f"  {row['name']:<20} {row['share']:6.3f}  {row['low']:6.3f} to {row['high']:.3f}"
+                f"   {row['epochs']:6.2f}  {row['proportional']:12.3f}  {row['current']:7.3f}{mark}"
             )
         )
-    for name, by in results["differences"].items():
+    for name, domains in results["differences"].items():
         echo("")
         echo(one_line(f"searched against {name}, {results['seeds']} new seeds"))
-        for domain, one in by.items():
-            mark = "" if one["is_decided"] else "  undecided"
+        for domain, row in domains.items():
+            mark = "" if row["is_decided"] else "  undecided"
             echo(
                 one_line(
-                    f"  {domain or 'objective':<20} {one['mean']:+.4f}  "
-                    f"{one['low']:+.4f} to {one['high']:+.4f}{mark}"
+                    f"  {domain or 'objective':<20} {row['mean']:+.4f}  "
+                    f"{row['low']:+.4f} to {row['high']:+.4f}{mark}"
                 )
             )

@@ -47,7 +47,7 @@ def command(
     reused = [
         (phase.phase, run.seal(phase.phase.index)) for phase in phases if phase.state == "reuse"
     ]
-    taken = mixture(run, reused)
+    mix = mixture(run, reused)
     if as_json:
         needs = flight.facts()
         rows = [{**phase.to_json(), "need": needs.get(phase.phase.name)} for phase in phases]
@@ -57,8 +57,8 @@ def command(
                 for label in row["stages"]
                 if (applies := run.plan.step(label).applies).is_limited
             }
-            if taken is not None and row["phase"] == MIX:
-                row["mixture"] = taken.facts()
+            if mix is not None and row["phase"] == MIX:
+                row["mixture"] = mix.facts()
         click.echo(json.dumps(rows, indent=1))
         return
     _tables.print_grid(run.plan.file)
@@ -66,5 +66,5 @@ def command(
     _tables.print_contracts(run, reused)
     for warning in plan_warnings(run.plan.file.steps):
         click.echo(f"Warning: {warning}")
-    _tables.print_mixture(taken)
+    _tables.print_mixture(mix)
     _tables.print_needs(flight)

@@ -25,19 +25,19 @@ def command(directory: str, address: str, dry_run: bool, as_json: bool) -> None:
     from corpuskit.integrations.hub import push
 
     tell = functools.partial(echo, err=True)
-    done = push(directory, address, dry_run=dry_run, progress=lambda line: tell(f"  {line}"))
-    for warning in done["warnings"]:
+    info = push(directory, address, dry_run=dry_run, progress=lambda line: tell(f"  {line}"))
+    for warning in info["warnings"]:
         tell(f"warning: {warning}")
     if as_json:
-        echo(json.dumps(done, indent=1))
+        echo(json.dumps(info, indent=1))
         return
     if dry_run:
         echo(
-            f"{address}: {done['files']:,} files ({done['bytes'] / 1e6:,.1f} MB) and the card "
-            f"would go to revision {done['revision']} at {done['endpoint']}. Nothing was sent."
+            f"{address}: {info['files']:,} files ({info['bytes'] / 1e6:,.1f} MB) and the card "
+            f"would go to revision {info['revision']} at {info['endpoint']}. Nothing was sent."
         )
         return
     echo(
-        f"{address}: {done['files']:,} files and the card, commit {done['commit']}; "
-        f"{done['sent']:,} sent ({done['sent_bytes'] / 1e6:,.1f} MB), {done['deleted']:,} deleted"
+        f"{address}: {info['files']:,} files and the card, commit {info['commit']}; "
+        f"{info['sent']:,} sent ({info['sent_bytes'] / 1e6:,.1f} MB), {info['deleted']:,} deleted"
     )

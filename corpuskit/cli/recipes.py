@@ -40,11 +40,11 @@ def show_command(name: str) -> None:
         echo(f"Reads {source}: {text}.")
     table = text_table(">", "published step", "here", "", "why")
     for number, (step, stages) in enumerate(recipe.labelled, start=1):
-        here = "; ".join(stage_words(stage, params) for _, stage, params in stages)
-        needs = [f"Needs {parameter}: {what}" for parameter, what in step.needs.items()]
+        stages_here = "; ".join(stage_words(stage, params) for _, stage, params in stages)
+        needs = [f"Needs {parameter}: {reason}" for parameter, reason in step.needs.items()]
         place = f" ({step.source})" if step.source else ""
         why = " ".join([step.why, *needs])
-        table.add_row(str(number), f"{step.step}{place}", here, step.match, why)
+        table.add_row(str(number), f"{step.step}{place}", stages_here, step.match, why)
     console().print("", table, "")
     for short, address in recipe.links.items():
         echo(f"{short}: {address}")
@@ -79,31 +79,31 @@ def diff_command(
     from corpuskit.engine.rundir import RunDirectory
     from corpuskit.inspect.diff import compare, rules_of, stage_changes
 
-    both = find_recipe(recipe_a), find_recipe(recipe_b)
-    anything = {"text": "*"}
-    steps = [read_steps(pipeline_text(recipe, dict.fromkeys(recipe.inputs, anything), "run")[0])
-             for recipe in both]  # fmt: skip
-    labels = {step.label: step for these in steps for step in these}
+    pair = find_recipe(recipe_a), find_recipe(recipe_b)
+    any_text = {"text": "*"}
+    steps = [read_steps(pipeline_text(recipe, dict.fromkeys(recipe.inputs, any_text), "run")[0])
+             for recipe in pair]  # fmt: skip
+    labels = {step.label: step for group in steps for step in group}
     changes = [(change, rules_of(labels[change.label], change) if change.label else [])
                for change in stage_changes(*steps)]  # fmt: skip
-    found: dict[str, Any]
-    found = {"changes": [dataclasses.asdict(change) | {"rules": r} for change, r in changes]}
+    facts: dict[str, Any]
+    facts = {"changes": [dataclasses.asdict(change) | {"rules": r} for change, r in changes]}
     if not as_json:
-        echo(f"A: {both[0].full_name}\nB: {both[1].full_name}\n")
+        echo(f"A: {pair[0].full_name}\nB: {pair[1].full_name}\n")
         echo("\n".join(_line(*change) for change in changes) or "The stages are the same.")
     with tempfile.TemporaryDirectory() as scratch:
         runs = []
-        for side, recipe in zip("ab", both if files else (), strict=False):
+        for side, recipe in zip("ab", pair if files else (), strict=False):
             path, _ = write_recipe(recipe, Path(keep or scratch, side), {"input": list(files)})
             plan = read_plan(path)
             run(plan)
             runs.append(RunDirectory.open(plan.settings.output))
         if runs:
             comparison = compare(*runs)
-            found["documents"] = comparison.to_json()
+            facts["documents"] = comparison.to_json()
             show(() if as_json else ("", *diff_pieces(comparison)), is_paged=False)
     if as_json:
-        echo(json.dumps(found, indent=1, ensure_ascii=False))
+        echo(json.dumps(facts, indent=1, ensure_ascii=False))
 
 
 def _line(change: PlanChange, rules: list[str]) -> str:

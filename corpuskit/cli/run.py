@@ -69,9 +69,9 @@ def command(
     from corpuskit.engine.plan import read_plan
     from corpuskit.engine.status import run_facts
 
-    more = [f"executor.workers={workers}"] if workers is not None else []
-    more += [f"executor.kind={executor}"] if executor else []
-    plan = read_plan(pipeline, [*overrides, *more], until=until)
+    executor_overrides = [f"executor.workers={workers}"] if workers is not None else []
+    executor_overrides += [f"executor.kind={executor}"] if executor else []
+    plan = read_plan(pipeline, [*overrides, *executor_overrides], until=until)
     is_slurm = plan.settings.executor.kind == "slurm"
     allowed: dict[str, Any] = {"accept": accept, "accept_code": accept_code_change, "force": force}
     hint = "The jobs go on." if is_slurm else "Run the same command again to continue."

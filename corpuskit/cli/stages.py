@@ -53,11 +53,11 @@ def command(
         click.echo(json.dumps(rows, indent=1))
         return
     for kind in (*registry.KINDS, registry.THIRD_PARTY):
-        chosen = [row for row in rows if row["kind"] == kind]
-        if chosen:
+        rows_of_kind = [row for row in rows if row["kind"] == kind]
+        if rows_of_kind:
             click.secho(kind, bold=True)
             width = max(len(row["name"]) for row in rows)
-            for row in chosen:
+            for row in rows_of_kind:
                 click.echo(f"  {row['name']:{width}}  {row['summary']}")
 
 

@@ -71,8 +71,8 @@ def _watch(directory: str, seconds: float, *, as_json: bool) -> None:
     try:
         progress, code = watch(directory, seconds, as_json=as_json)
     except KeyboardInterrupt:
-        again = f"corpuskit status {directory} --watch"
-        echo(f"This ends the watching only. Go on with: {again}", err=True)
+        resume = f"corpuskit status {directory} --watch"
+        echo(f"This ends the watching only. Go on with: {resume}", err=True)
         raise click.Abort from None
     run = RunDirectory.open(directory)
     problem = contract_problem(contracts(run))

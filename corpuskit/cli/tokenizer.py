@@ -103,12 +103,12 @@ def show_command(
         click.echo(json.dumps(dataclasses.asdict(described)))
         return
     specials = [f"{name} {number}" for name, number in described.specials.items()]
-    more = f" and {len(specials) - 8} more" if len(specials) > 8 else ""
+    rest = f" and {len(specials) - 8} more" if len(specials) > 8 else ""
     rows = {
         "kind": described.kind,
         "files": ", ".join(described.files),
         "vocabulary": f"{described.vocab_size:,} ({described.dtype})",
-        "special tokens": (", ".join(specials[:8]) or "none") + more,
+        "special tokens": (", ".join(specials[:8]) or "none") + rest,
         "eos": " or ".join(described.eos) or "set it",
         "bos": " or ".join(described.bos) or "none",
         "words": described.regex or "as the file says",
@@ -131,11 +131,11 @@ def convert_command(path: str, output: Path, pattern: str | None, special: tuple
     """Write the tokenizer at PATH as a tokenizer.json with the same ids to OUTPUT."""
     from corpuskit.stages.sequences.tokenize.tools import convert
 
-    apart = convert(_named(path, pattern, special), output)
+    pieces = convert(_named(path, pattern, special), output)
     click.echo(f"{output}: written")
-    if apart:
+    if pieces:
         click.echo(
-            f"texts that spell one of its {len(apart)} own pieces ({', '.join(apart[:3])} ...) "
+            f"texts that spell one of its {len(pieces)} own pieces ({', '.join(pieces[:3])} ...) "
             "have other ids there: SentencePiece takes them out of the text before it merges"
         )
 
@@ -144,9 +144,9 @@ def _named(path: str, pattern: str | None, special: tuple[str, ...]) -> Tokenize
     from corpuskit.stages.sequences.tokenize.definition import TokenizerSpec
 
     pairs = []
-    for one in special:
-        name, _, number = one.rpartition("=")
+    for option in special:
+        name, _, number = option.rpartition("=")
         if not name or not number.isdecimal():
-            raise click.BadParameter(f"must be NAME=ID, got {one!r}", param_hint="--special")
+            raise click.BadParameter(f"must be NAME=ID, got {option!r}", param_hint="--special")
         pairs.append((name, int(number)))
     return TokenizerSpec(path, pattern, tuple(sorted(pairs)) or None)

@@ -94,8 +94,8 @@ def command(
     from corpuskit.engine.config import read_model
     from corpuskit.train.settings import TrainSettings
 
-    given = read_model(settings, TrainSettings, overrides)
-    asked = {name: value for name, value in options.items() if value not in (None, ())}
+    parsed = read_model(settings, TrainSettings, overrides)
+    chosen_options = {name: value for name, value in options.items() if value not in (None, ())}
     tasks = {
         "--plan": is_plan,
         "--status": status,
@@ -103,22 +103,22 @@ def command(
         "--export": folder is not None,
         "--sbatch": sbatch,
     }
-    chosen = [name for name, is_asked in tasks.items() if is_asked]
-    if len(chosen) > 1:
-        raise click.UsageError(f"{' and '.join(chosen)} are tasks of their own. Choose one.")
-    task = chosen[0] if chosen else ""
-    for name in asked:
+    chosen_tasks = [name for name, is_asked in tasks.items() if is_asked]
+    if len(chosen_tasks) > 1:
+        raise click.UsageError(f"{' and '.join(chosen_tasks)} are tasks of their own. Choose one.")
+    task = chosen_tasks[0] if chosen_tasks else ""
+    for name in chosen_options:
         if name not in BELONGS.get(task, ()):
             owner = next(owner for owner, names in BELONGS.items() if name in names)
             spelled = SPELLED.get(name) or f"--{name.replace('_', '-')}"
             raise click.UsageError(f"{spelled} needs {owner}.")
     if task == "--sbatch":
-        _print_script(settings, overrides, given, asked)
+        _print_script(settings, overrides, parsed, chosen_options)
     elif task:
         with _placed(settings, overrides):
-            _do(task, given, folder, asked)
+            _do(task, parsed, folder, chosen_options)
     else:
-        _train(given, _placed(settings, overrides))
+        _train(parsed, _placed(settings, overrides))
 
 
 @contextlib.contextmanager
@@ -135,19 +135,19 @@ def _placed(path: str, overrides: tuple[str, ...]) -> Iterator[None]:
     except ConfigError:
         raise
     except UsageError as error:
-        where = place_of(path, overrides, str(error))
-        if where is None:
+        location = place_of(path, overrides, str(error))
+        if location is None:
             raise
-        raise ConfigError(where, str(error)) from None
+        raise ConfigError(location, str(error)) from None
 
 
-def _do(task: str, settings: TrainSettings, folder: str | None, asked: dict[str, Any]) -> None:
+def _do(task: str, settings: TrainSettings, folder: str | None, options: dict[str, Any]) -> None:
     """Do what was chosen instead of training."""
     if task == "--plan":
         from corpuskit.cli._train_plan import print_plan
         from corpuskit.train.estimate import estimate
 
-        print_plan(settings, estimate(settings, **asked))
+        print_plan(settings, estimate(settings, **options))
     elif task == "--status":
         print_status(settings)
     elif task == "--report":
@@ -157,23 +157,23 @@ def _do(task: str, settings: TrainSettings, folder: str | None, asked: dict[str,
     elif folder is not None:
         from corpuskit.cli._train_export import export
 
-        export(settings, folder, **asked)
+        export(settings, folder, **options)
 
 
 def _print_script(
-    path: str, overrides: tuple[str, ...], settings: TrainSettings, asked: dict[str, Any]
+    path: str, overrides: tuple[str, ...], settings: TrainSettings, values: dict[str, Any]
 ) -> None:
     """Print the batch script."""
     from corpuskit.engine.executors.train_script import Allocation, train_script
 
-    named = [name for name in ("time", "partition", "account") if name in asked]
-    options = [f"--{name}={asked.pop(name)}" for name in named] + [*asked.pop("flags", ())]
-    gpus = asked.get("gpus_per_node")
-    if gpus and "procs_per_node" in asked:
+    flags = [name for name in ("time", "partition", "account") if name in values]
+    options = [f"--{name}={values.pop(name)}" for name in flags] + [*values.pop("flags", ())]
+    gpus = values.get("gpus_per_node")
+    if gpus and "procs_per_node" in values:
         raise click.UsageError("--gpus-per-node has a rank per GPU: leave --procs-per-node out.")
     if gpus:
-        asked["procs_per_node"] = gpus
-    place = Allocation(options=options, **asked)
+        values["procs_per_node"] = gpus
+    place = Allocation(options=options, **values)
     click.echo(train_script(path, overrides, settings.name, settings.output, place), nl=False)
 
 
@@ -207,10 +207,10 @@ def _open_evaluated(settings: TrainSettings) -> Evaluated:
     """Open what a training is judged by."""
     from corpuskit.train.likelihood import Evaluated
 
-    asked = settings.evaluate
-    if asked is None:
+    config = settings.evaluate
+    if config is None:
         return Evaluated()
-    if not asked.max_documents and not asked.tasks:
+    if not config.max_documents and not config.tasks:
         raise UsageError(
             "evaluate.max_documents: 0, and no tasks: there is nothing to evaluate. Raise it, name "
             "tasks, or leave evaluate out."
@@ -218,17 +218,17 @@ def _open_evaluated(settings: TrainSettings) -> Evaluated:
     from corpuskit.stages.sequences._heldout import open_held_out, open_tokenizer
 
     held_out = None
-    if asked.max_documents:
-        held_out = open_held_out(asked.data or settings.data, asked.max_documents, settings.data)
+    if config.max_documents:
+        held_out = open_held_out(config.data or settings.data, config.max_documents, settings.data)
     tasks = {}
-    if asked.tasks:
+    if config.tasks:
         from corpuskit.stages.sequences._heldout import encode_task
         from corpuskit.train.tasks import read_task
 
         tokenizer = open_tokenizer(settings.data)
-        for name, path in asked.tasks.items():
-            questions = read_task(path, asked.max_items)
-            tasks[name] = encode_task(questions, tokenizer, unconditional=asked.unconditional)
+        for name, path in config.tasks.items():
+            questions = read_task(path, config.max_items)
+            tasks[name] = encode_task(questions, tokenizer, unconditional=config.unconditional)
     return Evaluated(held_out, tasks)
 
 
@@ -268,15 +268,15 @@ def _print_ranks(status: TrainingStatus) -> None:
         echo(f"{'rank':>5}  {'step':>8}  {'phase':<10}  {'beat':>12}  {'pid':>8}  host")
     for rank in sorted(ranks, key=lambda rank: rank.beat.rank):
         beat = rank.beat
-        gone = "  (gone)" if rank.is_gone and not rank.has_left else ""
+        mark = "  (gone)" if rank.is_gone and not rank.has_left else ""
         echo(
             one_line(
                 f"{beat.rank:>5}  {beat.step:>8}  {beat.phase:<10}  "
-                f"{_age(rank.age_seconds) + ' ago':>12}  {beat.pid:>8}  {beat.host}{gone}"
+                f"{_age(rank.age_seconds) + ' ago':>12}  {beat.pid:>8}  {beat.host}{mark}"
             )
         )
-    if more := len(status.ranks) - len(ranks):
-        echo(f"       and {more} ranks with younger heartbeats")
+    if num_more := len(status.ranks) - len(ranks):
+        echo(f"       and {num_more} ranks with younger heartbeats")
 
 
 def _event_line(event: dict[str, Any]) -> str:
@@ -291,9 +291,9 @@ def _event_line(event: dict[str, Any]) -> str:
     return f"{event.get('time', '')} {event.get('event', '?')}{text}".strip()[:300]
 
 
-def _number(line: dict[str, Any], name: str, digits: int, more: int = 0) -> str:
+def _number(line: dict[str, Any], name: str, digits: int, offset: int = 0) -> str:
     value = line.get(name)
-    return f"{value + more:,.{digits}f}" if isinstance(value, int | float) else "?"
+    return f"{value + offset:,.{digits}f}" if isinstance(value, int | float) else "?"
 
 
 def _age(seconds: float) -> str:

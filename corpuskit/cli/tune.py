@@ -88,14 +88,14 @@ def _print_single_rules(out: PlainConsole, rules: Sequence[Measure]) -> None:
     for rule in rules:
         ends = rule.failing.at_least, rule.failing.at_most
         shares = dict.fromkeys(_part(end, rule.seen) for end in ends if end is not None)
-        threshold = "off" if rule.threshold is None else _plain(rule.threshold)
+        threshold = "off" if rule.threshold is None else _value(rule.threshold)
         table.add_row(rule.name, rule.parameter or "", threshold, " to ".join(shares))
     out.print(table)
 
 
 def _print_tuning(out: PlainConsole, tuning: Tuning) -> None:
-    for name, (now, then) in tuning.changes.items():
-        out.print(f"{tuning.stage}.{name}: {_plain(now)} -> {_plain(then)}")
+    for name, (now, changed) in tuning.changes.items():
+        out.print(f"{tuning.stage}.{name}: {_value(now)} -> {_value(changed)}")
     if not tuning.changes:
         names = ", ".join(sorted(set(tuning.parameters.values())))
         out.print(f"{tuning.stage} as it ran. Thresholds to --set: {names}.")
@@ -146,10 +146,10 @@ def _print_rules(out: PlainConsole, tuning: Tuning) -> None:
     names = ("documents now", "documents then", "", "MB now", "MB then", "")
     table = _table("dropped by", "threshold", *(names if tuning.changes else names[::3]))
     for rule, share in tuning.rules.items():
-        now, then = tuning.thresholds[rule]
-        if not (share.documents_now or share.documents_then or now != then):
+        now, changed = tuning.thresholds[rule]
+        if not (share.documents_now or share.documents_then or now != changed):
             continue
-        bound = _plain(now) if now == then else f"{_plain(now)} -> {_plain(then)}"
+        bound = _value(now) if now == changed else f"{_value(now)} -> {_value(changed)}"
         counts, sizes = _figures(tuning, share)
         table.add_row(rule, bound, *counts, *sizes)
     out.print(table)
@@ -167,15 +167,15 @@ def _figures(tuning: Tuning, share: Share) -> tuple[list[str], list[str]]:
 
 
 def _print_samples(
-    out: PlainConsole, what: str, share: Share, samples: list[MovedDocument]
+    out: PlainConsole, title: str, share: Share, samples: list[MovedDocument]
 ) -> None:
     size = _megabytes(share.text_bytes)
-    out.print(f"{what}: {share.documents:,} documents, {size} MB", style="bold")
+    out.print(f"{title}: {share.documents:,} documents, {size} MB", style="bold")
     for sample in samples:
         bound = "" if sample.threshold is None else f", threshold {sample.threshold:g}"
         value = "" if sample.value is None else f" {sample.value:.4g}{bound}"
-        later = f"; dropped later anyway by {sample.later}" if sample.later else ""
-        out.print(f"  {sample.id}  {sample.rule}{value}{later}")
+        note = f"; dropped later anyway by {sample.later}" if sample.later else ""
+        out.print(f"  {sample.id}  {sample.rule}{value}{note}")
         if sample.text is not None:
             line = f"    {' '.join(sample.text.split())}"
             out.print(line, style="dim", overflow="ellipsis", no_wrap=True, highlight=False)
@@ -193,9 +193,9 @@ def _table(first: str, *columns: str) -> Any:
     return text_table(first, *(f">{name}" for name in columns))
 
 
-def _part(part: float, whole: float, unit: float = 1) -> str:
-    share = f" {part / whole:6.1%}" if whole else ""
-    return (f"{part:,}" if unit == 1 else f"{part / unit:,.2f}") + share
+def _part(value: float, total: float, unit: float = 1) -> str:
+    share = f" {value / total:6.1%}" if total else ""
+    return (f"{value:,}" if unit == 1 else f"{value / unit:,.2f}") + share
 
 
 def _change(before: int, after: int, unit: float = 1) -> str:
@@ -208,7 +208,7 @@ def _megabytes(size: int) -> str:
     return f"{size / 1e6:,.2f}"
 
 
-def _plain(value: Any) -> str:
+def _value(value: Any) -> str:
     if value is None:
         return "null"
     return f"{value:g}" if isinstance(value, float) else str(value)
@@ -231,16 +231,16 @@ def print_sweep(out: PlainConsole, tuning: Tuning, swept: Sweep) -> None:
     total = swept.total
     names = sorted(swept.sources, key=lambda name: -swept.sources[name]["documents"])
     names = names[:MOST_SOURCES] if len(names) > 1 else []
-    shown = [*(swept.sources[name] for name in names), total]
+    columns = [*(swept.sources[name] for name in names), total]
     table = _table("", *names, "all", "MB", "newly dropped", "newly kept", "")
-    for at, value in enumerate(swept.values):
+    for i, value in enumerate(swept.values):
         marks = [name for name, line in (("now", swept.now), ("set", swept.then)) if line == value]
-        shares = [_percent(one["kept_documents"][at], one["documents"]) for one in shown]
-        bar = "#" * round(_BAR * total["kept_documents"][at] / max(total["documents"], 1))
+        shares = [_percent(column["kept_documents"][i], column["documents"]) for column in columns]
+        bar = "#" * round(_BAR * total["kept_documents"][i] / max(total["documents"], 1))
         table.add_row(
             f"{value:g}{' <' * bool(marks)}{','.join(marks)}", *shares,
-            _percent(total["kept_bytes"][at], total["text_bytes"]),
-            f"{total['newly_dropped'][at]:,}", f"{total['newly_kept'][at]:,}", f"{bar:<{_BAR}}",
+            _percent(total["kept_bytes"][i], total["text_bytes"]),
+            f"{total['newly_dropped'][i]:,}", f"{total['newly_kept'][i]:,}", f"{bar:<{_BAR}}",
         )  # fmt: skip
     out.print(table)
     if swept.now is None:
@@ -252,10 +252,10 @@ def print_sweep(out: PlainConsole, tuning: Tuning, swept: Sweep) -> None:
         )
 
 
-def _percent(part: int, whole: int) -> str:
-    if not whole:
+def _percent(value: int, total: int) -> str:
+    if not total:
         return "-"
-    shown = f"{100 * part / whole:.1f}"
-    if (shown == "100.0" and part < whole) or (shown == "0.0" and part > 0):
-        shown = "99.9+" if part > whole / 2 else "<0.1"  # not all, not nothing
-    return f"{shown}%"
+    percent = f"{100 * value / total:.1f}"
+    if (percent == "100.0" and value < total) or (percent == "0.0" and value > 0):
+        percent = "99.9+" if value > total / 2 else "<0.1"  # not all, not nothing
+    return f"{percent}%"

@@ -44,6 +44,6 @@ def command(
     texts = read_texts(find_files(inputs), text_column)
     counts = count_words(texts, words, language)  # type: ignore[arg-type]
     rows = sorted(counts.items(), key=lambda row: (-row[1], row[0]))
-    kept = [f"{word},{count}\n" for word, count in rows if count >= min_count]
-    output.write_text("".join(kept), "utf-8")
-    echo(f"{output}: {len(kept):,} words of {counts.total():,} occurrences")
+    lines = [f"{word},{count}\n" for word, count in rows if count >= min_count]
+    output.write_text("".join(lines), "utf-8")
+    echo(f"{output}: {len(lines):,} words of {counts.total():,} occurrences")

@@ -36,8 +36,8 @@ def command(directory: str, dedup: bool, as_json: bool) -> None:
 
         proofs = prove_removals(run)
     if as_json:
-        more = {"dedup": [dataclasses.asdict(proof) for proof in proofs]} if dedup else {}
-        click.echo(json.dumps({**result.__dict__, **more}, indent=1))
+        proofs_json = {"dedup": [dataclasses.asdict(proof) for proof in proofs]} if dedup else {}
+        click.echo(json.dumps({**result.__dict__, **proofs_json}, indent=1))
     else:
         click.echo(f"{result.num_files} files, {result.size_bytes / 1e6:.1f} MB checked.")
         for problem in result.problems:

@@ -103,15 +103,15 @@ def command(
 def _query(document: str | None, url: str | None, *, is_key: bool) -> tuple[Kind, str]:
     from corpuskit.errors import UsageError
 
-    given: list[tuple[Kind, str | None]] = [("key" if is_key else "id", document), ("url", url)]
-    named = [(kind, value) for kind, value in given if value is not None]
-    if len(named) != 1:
-        raise UsageError(f"why: name one document, by id (or key) or by --url; got {len(named)}.")
+    options: list[tuple[Kind, str | None]] = [("key" if is_key else "id", document), ("url", url)]
+    queries = [(kind, value) for kind, value in options if value is not None]
+    if len(queries) != 1:
+        raise UsageError(f"why: name one document, by id (or key) or by --url; got {len(queries)}.")
     try:
-        named[0][1].encode()
+        queries[0][1].encode()
     except UnicodeEncodeError:
         raise UsageError("why: what to look for is not UTF-8, so no document has it.") from None
-    return named[0]
+    return queries[0]
 
 
 # ---------------------------------------------------------------- a history for people
@@ -161,21 +161,21 @@ def _all(hits: Hits, histories: Sequence[dict[str, Any]]) -> Iterator[str | _Par
             yield ""
         yield from _lines(document)
     if len(histories) < len(hits.keys):
-        rest = ", ".join(map(str, hits.keys[len(histories) : len(histories) + 20]))
+        keys = ", ".join(map(str, hits.keys[len(histories) : len(histories) + 20]))
         yield ""
-        yield _Para(f"Others, by key: {rest}")
+        yield _Para(f"Others, by key: {keys}")
 
 
 def _lines(document: dict[str, Any]) -> Iterator[str | _Para]:
     stages, outcome = document["stages"], document["outcome"]
-    yield click.style(_plain(document["id"]), bold=True)
+    yield click.style(_printable(document["id"]), bold=True)
     yield _Para(_origin(document), "  ")
     words = _OUTCOMES[outcome]
     if outcome == "unfinished" and stages and stages[0]["outcome"] == "not finished":
         words = "not known yet: the phase that reads the documents is not finished"
     yield "  " + click.style(words, fg=_COLOURS[outcome], bold=True)
     yield ""
-    labels = [_plain(entry["stage"]) for entry in stages]
+    labels = [_printable(entry["stage"]) for entry in stages]
     indent = min(max(map(len, labels), default=0), 20) + 2
     for label, entry in zip(labels, stages, strict=True):
         yield from _stage(label, entry, indent)
@@ -202,21 +202,22 @@ def _stage(label: str, entry: dict[str, Any], indent: int) -> Iterator[str | _Pa
     outcome = entry["outcome"]
     now = entry.get("recomputed", {}).get("outcome")
     words = f"{outcome}, but now {now}" if now and outcome in _OPEN else outcome
-    words += f" ({_plain(entry['applies'])})" if outcome == "not applied" else ""
+    words += f" ({_printable(entry['applies'])})" if outcome == "not applied" else ""
     colour = _COLOURS.get(words)
     yield f"{label:<{indent - 1}} " + click.style(words, fg=colour, dim=colour is None)
     margin = "    "
     for row in entry["rows"]:
         yield _Para(_row(row, bool(entry.get("cluster"))), margin)
         if row["survivor_id"] is not None:
-            lost = "" if row["lost"] is None else f", which lacks {row['lost']:.2%} of its shingles"
-            yield f"{margin}kept instead: {_plain(row['survivor_id'])}{lost}"
+            share = row["lost"]
+            lacks = "" if share is None else f", which lacks {share:.2%} of its shingles"
+            yield f"{margin}kept instead: {_printable(row['survivor_id'])}{lacks}"
         yield from _excerpts(row["excerpts"], row["num_spans"], margin)
     yield from _cluster(entry.get("cluster"), margin)
-    given = entry.get("annotations", {}).items()
-    shown = {k: v for k, v in given if k not in _CLUSTER and v is not None}
-    if shown:
-        values = ", ".join(f"{k} {_number(v)}" for k, v in shown.items())
+    annotations = entry.get("annotations", {}).items()
+    columns = {k: v for k, v in annotations if k not in _CLUSTER and v is not None}
+    if columns:
+        values = ", ".join(f"{k} {_number(v)}" for k, v in columns.items())
         yield _Para(values, margin)
     yield from _measures(entry.get("measures", ()), margin)
     yield from _recomputed(entry, margin)
@@ -245,7 +246,7 @@ def _value(entry: dict[str, Any], name: str) -> str:
 
 
 def _measures(measures: Sequence[dict[str, Any]], margin: str) -> Iterator[str | _Para]:
-    names = [_plain(measure["rule"]) for measure in measures]
+    names = [_printable(measure["rule"]) for measure in measures]
     values = [
         "-" if measure["value"] is None else _number(measure["value"]) for measure in measures
     ]
@@ -253,7 +254,7 @@ def _measures(measures: Sequence[dict[str, Any]], margin: str) -> Iterator[str |
     for name, value, measure in zip(names, values, measures, strict=True):
         line = f"{margin}{name:<{first}}  {value:>{second}}"
         if measure["threshold"] is not None:
-            bound = f"  {_plain(measure['parameter'])} {_number(measure['threshold'])}"
+            bound = f"  {_printable(measure['parameter'])} {_number(measure['threshold'])}"
             line += click.style(bound, dim=True)
         yield line + (click.style("  <- fails", fg="red", bold=True) if measure["fails"] else "")
 
@@ -280,8 +281,8 @@ def _cluster(cluster: dict[str, Any] | None, margin: str) -> Iterator[str | _Par
             str(member["id"]) + (f" ({alike:.3g})" if alike is not None and not is_kept else "")
         )
     if names:
-        more = cluster["size"] - 1 - len(names)
-        line += f", with {', '.join(names)}" + (f" and {more:,} more" if more > 0 else "")
+        num_more = cluster["size"] - 1 - len(names)
+        line += f", with {', '.join(names)}" + (f" and {num_more:,} more" if num_more > 0 else "")
     elif cluster.get("unknown"):
         line += f"; the others are not known: {cluster['unknown']}"
     yield _Para(line, margin)
@@ -318,13 +319,13 @@ def _now(document: dict[str, Any]) -> Iterator[str | _Para]:
         yield _Para(_tokens(tokens))
         for row in tokens.get("rows", ())[:_STEPS]:
             place = f"{row['part']}, row group {row['row_group']:,}, row {row['row_in_group']}"
-            what = f"tokens {row['first_token']}-{row['first_token'] + row['num_tokens'] - 1}"
-            yield _Para(f"row {row['row']:,} of {row['source']}: {what} ({place})", "  ")
+            span = f"tokens {row['first_token']}-{row['first_token'] + row['num_tokens'] - 1}"
+            yield _Para(f"row {row['row']:,} of {row['source']}: {span} ({place})", "  ")
         yield from _steps(tokens)
     if document["text"]:
-        more = " ..." if document["text_bytes"] > len(document["text"].encode()) else ""
+        ellipsis = " ..." if document["text_bytes"] > len(document["text"].encode()) else ""
         yield ""
-        yield _Para(f'"{document["text"]}{more}"', most=6, breaks=True)
+        yield _Para(f'"{document["text"]}{ellipsis}"', most=6, breaks=True)
 
 
 def _tokens(tokens: dict[str, Any]) -> str:
@@ -333,59 +334,59 @@ def _tokens(tokens: dict[str, Any]) -> str:
     if not tokens["rows"]:
         return "not packed: no row of tokens holds it"
     num = sum(row["num_tokens"] for row in tokens["rows"])
-    rows, taken, epochs = len(tokens["rows"]), tokens["taken"], tokens["epochs"]
-    where = f"{num:,} tokens in {rows:,} row{'s' if rows > 1 else ''}"
-    if not taken:
-        return f"{where}, which no step takes: {tokens['why_not']}"
-    often = f"{taken:,} time{'s' if taken > 1 else ''}"
-    return f"{where}, which are taken {often} in {epochs} epoch{'s' if epochs > 1 else ''}"
+    rows, num_taken, epochs = len(tokens["rows"]), tokens["taken"], tokens["epochs"]
+    extent = f"{num:,} tokens in {rows:,} row{'s' if rows > 1 else ''}"
+    if not num_taken:
+        return f"{extent}, which no step takes: {tokens['why_not']}"
+    times = f"{num_taken:,} time{'s' if num_taken > 1 else ''}"
+    return f"{extent}, which are taken {times} in {epochs} epoch{'s' if epochs > 1 else ''}"
 
 
 def _steps(tokens: dict[str, Any]) -> Iterator[str | _Para]:
     steps = tokens.get("steps", ())
     training = tokens.get("training")
     if training is not None:
-        done = [step for step in steps if step["done"]]
-        later = [step for step in steps if not step["done"] and "step" in step]
+        finished = [step for step in steps if step["done"]]
+        waiting = [step for step in steps if not step["done"] and "step" in step]
         yield _Para(
             f"training {training['output']}: {training['steps_done']:,} of {training['steps']:,} "
             f"steps done, {training['global_batch_rows']:,} rows each"
         )
-        yield _Para(f"steps that saw it: {_listed(done)}", "  ")
-        yield _Para(f"steps that will: {_listed(later)}", "  ")
+        yield _Para(f"steps that saw it: {_listed(finished)}", "  ")
+        yield _Para(f"steps that will: {_listed(waiting)}", "  ")
     elif any("step" in step for step in steps):
-        seen = [step for step in steps if "step" in step]
-        yield _Para(f"steps that see it: {_listed(seen)}", "  ")
+        numbered = [step for step in steps if "step" in step]
+        yield _Para(f"steps that see it: {_listed(numbered)}", "  ")
     elif steps:
         counters = ", ".join(f"{step['run_row']:,}" for step in steps[:_STEPS])
-        more = f" and {tokens['taken'] - _STEPS:,} more" if tokens["taken"] > _STEPS else ""
-        yield _Para(f"rows of the run: {counters}{more} (-b or --training shows the steps)", "  ")
-    left = sum("left_over" in step for step in steps)
-    if left:
-        yield _Para(f"{left:,} time{'s' if left > 1 else ''} after the last step", "  ")
+        rest = f" and {tokens['taken'] - _STEPS:,} more" if tokens["taken"] > _STEPS else ""
+        yield _Para(f"rows of the run: {counters}{rest} (-b or --training shows the steps)", "  ")
+    num_left = sum("left_over" in step for step in steps)
+    if num_left:
+        yield _Para(f"{num_left:,} time{'s' if num_left > 1 else ''} after the last step", "  ")
     masked = sum(step["masked"] for step in steps)
     if masked:
         yield _Para(f"taken down: masked in {masked:,} of these", "  ")
 
 
 def _listed(steps: Sequence[dict[str, Any]]) -> str:
-    shown = [
+    numbers = [
         f"{step['step']:,}" + (f" (epoch {step['epoch'] + 1})" if step["epoch"] else "")
         for step in steps[:_STEPS]
     ]
-    more = f" and {len(steps) - _STEPS:,} more" if len(steps) > _STEPS else ""
-    return (", ".join(shown) or "none") + more
+    rest = f" and {len(steps) - _STEPS:,} more" if len(steps) > _STEPS else ""
+    return (", ".join(numbers) or "none") + rest
 
 
-def _wrapped(text: str, margin: str, most: int, breaks: bool, width: int) -> list[str]:
+def _wrapped(text: str, margin: str, max_lines: int, breaks: bool, width: int) -> list[str]:
     width -= len(margin)
-    lines = textwrap.wrap(_plain(text), width, break_long_words=breaks, break_on_hyphens=False)
-    if most and len(lines) > most:
-        lines = [*lines[: most - 1], lines[most - 1][: width - 4] + " ..."]
+    lines = textwrap.wrap(_printable(text), width, break_long_words=breaks, break_on_hyphens=False)
+    if max_lines and len(lines) > max_lines:
+        lines = [*lines[: max_lines - 1], lines[max_lines - 1][: width - 4] + " ..."]
     return [margin + line for line in lines]
 
 
-def _plain(text: object) -> str:
+def _printable(text: object) -> str:
     return one_line(str(text))
 
 
@@ -393,7 +394,7 @@ def _number(value: object) -> str:
     if isinstance(value, list | tuple):
         return ", ".join(map(_number, value)) or "none"
     if isinstance(value, bool) or not isinstance(value, int | float):
-        return _plain(value)
+        return _printable(value)
     if isinstance(value, float) and not (value.is_integer() and abs(value) < 1e15):
         return f"{value:.4g}"
     return f"{int(value):,}"

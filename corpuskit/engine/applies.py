@@ -59,32 +59,32 @@ class Condition:
     bounds: tuple[tuple[str, float], ...] = ()
 
     @classmethod
-    def parse(cls, column: str, given: Any) -> Condition:
+    def parse(cls, column: str, value: Any) -> Condition:
         """Read a condition.
 
         Raises:
-            UsageError: it is none.
+            UsageError: it is no condition.
         """
         place = f"{WHERE}.{column}"
-        if isinstance(given, dict) and given and NOT not in given:
-            for name, bound in given.items():
+        if isinstance(value, dict) and value and NOT not in value:
+            for name, bound in value.items():
                 if name not in BOUNDS:
                     hint = suggest(str(name), [*BOUNDS, NOT])
                     raise UsageError(f"{place}.{name}: there is no such condition. {hint}")
                 is_number = isinstance(bound, int | float) and not isinstance(bound, bool)
                 if not is_number or not abs(bound) <= sys.float_info.max:
                     raise UsageError(f"{place}.{name}: must be a number, got {bound!r}.")
-            low = max(given.get(name, -np.inf) for name in ("above", "at_least"))
-            high = min(given.get(name, np.inf) for name in ("below", "at_most"))
+            low = max(value.get(name, -np.inf) for name in ("above", "at_least"))
+            high = min(value.get(name, np.inf) for name in ("below", "at_most"))
             if low > high:
                 raise UsageError(f"{place}: nothing is above {low} and below {high}.")
-            return cls(column, given, bounds=tuple(given.items()))
-        is_not = isinstance(given, dict) and len(given) == 1
-        listed = given[NOT] if is_not else given
+            return cls(column, value, bounds=tuple(value.items()))
+        is_not = isinstance(value, dict) and len(value) == 1
+        listed = value[NOT] if is_not else value
         values = tuple(listed) if isinstance(listed, list) else (listed,)
         if not values or not all(isinstance(value, str | int | float) for value in values):
-            raise UsageError(f"{place}: cannot be {given!r}. {_FORMS}")
-        return cls(column, given, values, is_not)
+            raise UsageError(f"{place}: cannot be {value!r}. {_FORMS}")
+        return cls(column, value, values, is_not)
 
     def check(self, kind: pa.DataType, values: frozenset[str] | None) -> None:
         """Compare the condition with the type of the column, and with its values where known.
@@ -125,8 +125,8 @@ class Condition:
         if pa.types.is_floating(column.type):
             is_true = pc.and_(is_true, pc.invert(pc.is_nan(column).fill_null(True)))
         if self.values is not None:
-            is_one = pc.is_in(column, pa.array(self.values, column.type))
-            is_true = pc.and_(is_true, pc.invert(is_one) if self.is_not else is_one)
+            is_listed = pc.is_in(column, pa.array(self.values, column.type))
+            is_true = pc.and_(is_true, pc.invert(is_listed) if self.is_not else is_listed)
         for name, bound in self.bounds:
             compared = getattr(pc, BOUNDS[name])(*_comparable(column, name, bound))
             is_true = pc.and_(is_true, compared.fill_null(False))
@@ -161,29 +161,29 @@ class Applies:
     where: tuple[Condition, ...] = ()
 
     @classmethod
-    def parse(cls, given: Mapping[str, Any]) -> Applies:
+    def parse(cls, params: Mapping[str, Any]) -> Applies:
         """Read the keys `sources` and `where` of a stage.
 
         Raises:
             UsageError: they are of another form; begins with the key that is wrong.
         """
-        sources, where = given.get(SOURCES), given.get(WHERE)
+        sources, columns = params.get(SOURCES), params.get(WHERE)
         if sources is not None and not (
             isinstance(sources, list) and sources and all(isinstance(s, str) for s in sources)
         ):
             raise UsageError(
                 f"{SOURCES}: must be a list of names of sources, as in [web], got {sources!r}."
             )
-        if where is not None and not (isinstance(where, dict) and where):
-            raise UsageError(f"{WHERE}: must map columns to conditions, got {where!r}.")
-        conditions = (Condition.parse(str(name), value) for name, value in (where or {}).items())
+        if columns is not None and not (isinstance(columns, dict) and columns):
+            raise UsageError(f"{WHERE}: must map columns to conditions, got {columns!r}.")
+        conditions = (Condition.parse(str(name), value) for name, value in (columns or {}).items())
         return cls(None if sources is None else tuple(sources), tuple(conditions))
 
     def to_json(self) -> dict[str, Any]:
         """Return what `parse` reads; empty if the stage applies to all documents."""
         sources = {} if self.sources is None else {SOURCES: list(self.sources)}
-        where = {condition.column: condition.given for condition in self.where}
-        return sources | ({WHERE: where} if where else {})
+        conditions = {condition.column: condition.given for condition in self.where}
+        return sources | ({WHERE: conditions} if conditions else {})
 
     @property
     def is_limited(self) -> bool:
@@ -208,7 +208,7 @@ class Applies:
         masks = [condition.holds(column(condition.column)) for condition in self.where]
         return functools.reduce(np.logical_and, masks)
 
-    def seen(self, view: View) -> tuple[View, NDArray[np.int64] | None]:
+    def select(self, view: View) -> tuple[View, NDArray[np.int64] | None]:
         """Return the documents that the stage sees, and their rows; None = all."""
         mask = self.to_rows(view.column) if self.where else None
         if mask is None or mask.all():
@@ -247,9 +247,9 @@ def view_after(
         return changed.with_columns(columns) if columns else changed
     places = np.full(view.num_docs, -1, np.int64)
     places[rows] = np.arange(len(rows))
-    taken = pa.array(places, mask=places < 0)
+    indices = pa.array(places, mask=places < 0)
     changed = view if outcome.text is None else view.with_text(_merged(view, outcome.text, places))
-    return changed.with_columns({name: values.take(taken) for name, values in columns.items()})
+    return changed.with_columns({name: values.take(indices) for name, values in columns.items()})
 
 
 def _merged(view: View, text: Utf8, places: NDArray[np.int64]) -> Utf8:

@@ -1,4 +1,4 @@
-"""What a run reports while it runs, and the one who listens where nobody else does: the logger."""
+"""Callbacks of a run, and those that a run has by default: they write to the logger."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class RunCallbacks:
         """A phase is sealed."""
 
     def notes(self, text: str) -> None:
-        """Something that whoever started the run should know."""
+        """A note for the person who started the run."""
 
 
 class LogCallbacks(RunCallbacks):

@@ -61,7 +61,7 @@ def note_compiled(plan: Plan, phase: Phase) -> None:
     Of a stage with several passes the last one counts: some in between may have no units.
     """
     later = plan.phases[phase.index + 1 :]
-    if IS_PLAIN or any(set(phase.labels) & set(other.labels) for other in later):
+    if IS_PLAIN or any(set(phase.labels) & set(p.labels) for p in later):
         return
     try:
         root = cache_dir()

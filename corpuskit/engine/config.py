@@ -70,8 +70,8 @@ class Step:
         if name and name[1] in self.locations:
             return self.locations[name[1]]
         for parameter, location in self.locations.items():
-            given = getattr(self.stage, parameter, None)
-            values = given.values() if isinstance(given, dict) else given
+            current = getattr(self.stage, parameter, None)
+            values = current.values() if isinstance(current, dict) else current
             for value in values if isinstance(values, Iterable) else (values,):
                 if (
                     isinstance(value, str)
@@ -106,16 +106,16 @@ def read_pipeline(path: str | Path, overrides: Sequence[str] = ()) -> PipelineFi
     """
     document = _YamlFile.open(Path(path), overrides)
     top = document.value
-    given = {key: top[key] for key in top if key not in {"sources", "stages"}}
-    settings = document.check(PipelineSettings, given, (), "", {"sources", "stages"})
+    options = {key: top[key] for key in top if key not in {"sources", "stages"}}
+    settings = document.check(PipelineSettings, options, (), "", {"sources", "stages"})
     if not settings.name:
         settings = settings.model_copy(update={"name": re.sub(r"[^\w.-]+", "-", Path(path).stem)})
     sources = tuple(_sources(document))
     names = [step.label for step in sources]
     for name in settings.card.sources:
         if name not in names:
-            where = document.where(("card", "sources", name), key=True)
-            raise ConfigError(where, f"card: there is no source {name!r}.", suggest(name, names))
+            location = document.where(("card", "sources", name), key=True)
+            raise ConfigError(location, f"card: there is no source {name!r}.", suggest(name, names))
     locations = document.locations((), of_keys="expect")
     return PipelineFile(str(path), settings, sources, tuple(_steps(document)), locations)
 
@@ -133,8 +133,8 @@ def pipeline_yaml(file: PipelineFile) -> str:
     for step in file.sources:
         params = step.stage.model_dump(mode="json", exclude_defaults=True)
         paths = params.pop("paths")
-        given = {step.name: paths[0] if len(paths) == 1 else paths, **params}
-        lines.append(f"  {_flow({step.label: given})}")
+        entry = {step.name: paths[0] if len(paths) == 1 else paths, **params}
+        lines.append(f"  {_flow({step.label: entry})}")
     lines.append("stages:")
     lines += [f"  {step_yaml(step)}" for step in file.steps]
     return "\n".join(lines) + "\n"
@@ -147,9 +147,9 @@ def dump_yaml(value: Any) -> str:
 
 def dump_value(value: Any) -> str:
     """Return one plain value as YAML writes it, on one line."""
-    plain = _plain_keys(value)
+    node = _plain_keys(value)
     text = yaml.dump(
-        plain, None, _OneLineDumper, default_flow_style=True, sort_keys=False, width=1 << 20
+        node, None, _OneLineDumper, default_flow_style=True, sort_keys=False, width=1 << 20
     )
     return str(text).removesuffix("\n").removesuffix("\n...")
 
@@ -209,90 +209,90 @@ def place_of(path: str | Path, overrides: Sequence[str], message: str) -> str | 
 
 
 def _sources(document: _YamlFile) -> Iterable[Step]:
-    given = document.value.get("sources")
-    if not isinstance(given, dict) or not given:
+    sources = document.value.get("sources")
+    if not isinstance(sources, dict) or not sources:
         raise ConfigError(
             document.where(("sources",)),
             "sources must name at least one source.",
             'For example: sources: {web: {jsonl: "data/*.jsonl"}}.',
         )
     formats = registry.names("sources")
-    for name, value in given.items():
-        at: KeyPath = ("sources", name)
+    for name, value in sources.items():
+        keys: KeyPath = ("sources", name)
         if not isinstance(value, dict):
-            raise ConfigError(document.where(at), f"source {name!r} must be a mapping.",
+            raise ConfigError(document.where(keys), f"source {name!r} must be a mapping.",
                               'For example: {jsonl: "data/*.jsonl"}.')  # fmt: skip
         if not str(name).replace("-", "_").isidentifier():
-            raise ConfigError(document.where(at, key=True), f"source name {name!r} must be made "
+            raise ConfigError(document.where(keys, key=True), f"source name {name!r} must be made "
                               "of letters, digits, - and _.", "It names a folder.")  # fmt: skip
-        known = [key for key in value if key in formats]
-        if len(known) != 1:
+        formats_named = [key for key in value if key in formats]
+        if len(formats_named) != 1:
             wrong = next((key for key in value if key not in formats), name)
             hint = suggest(str(wrong), formats)
-            raise ConfigError(document.where(at), f"source {name!r} must name one format.", hint)
-        kind = known[0]
+            raise ConfigError(document.where(keys), f"source {name!r} must name one format.", hint)
+        kind = formats_named[0]
         if "paths" in value:
-            where = document.where((*at, "paths"), key=True)
-            raise ConfigError(where, f"sources.{name} has no parameter 'paths'.",
+            location = document.where((*keys, "paths"), key=True)
+            raise ConfigError(location, f"sources.{name} has no parameter 'paths'.",
                               f"Files are the value of {kind!r}.")  # fmt: skip
         paths = value[kind] if isinstance(value[kind], list) else [value[kind]]
         params = {"paths": paths, **{k: v for k, v in value.items() if k != kind}}
         model = registry.load(kind)
-        stage = document.check(model, params, at, f"sources.{name}", rename={"paths": kind})
+        stage = document.check(model, params, keys, f"sources.{name}", rename={"paths": kind})
         assert isinstance(stage, Source), f"{kind} is in stages/sources but is not a Source"
-        locations = document.locations(at)
-        yield Step(str(name), kind, stage, document.where(at, key=True), locations=locations)
+        locations = document.locations(keys)
+        yield Step(str(name), kind, stage, document.where(keys, key=True), locations=locations)
 
 
 def _steps(document: _YamlFile) -> Iterable[Step]:
-    given = document.value.get("stages") or []
-    if not isinstance(given, list):
+    entries = document.value.get("stages") or []
+    if not isinstance(entries, list):
         raise ConfigError(document.where(("stages",)), "stages must be a list.",
                           "For example: stages: [gopher_quality, exact_dedup].")  # fmt: skip
     seen: dict[str, int] = {}
     labels: set[str] = set()
     name: Any
     params: Any
-    for index, item in enumerate(given):
-        at: KeyPath = ("stages", index)
+    for index, item in enumerate(entries):
+        keys: KeyPath = ("stages", index)
         if isinstance(item, str):
             name, params = item, {}
         elif isinstance(item, dict) and len(item) == 1:
             name, params = next(iter(item.items()))
-            at = (*at, name)
+            keys = (*keys, name)
             params = {} if params is None else params
         else:
-            raise ConfigError(document.where(at), "a stage must be a name or `name: {...}`.")
-        where = document.where(at, key=True)
+            raise ConfigError(document.where(keys), "a stage must be a name or `name: {...}`.")
+        location = document.where(keys, key=True)
         if name not in registry.modules() or registry.kind_of(name) == "sources":
-            known = [
+            names = [
                 known_name
                 for known_name in registry.names()
                 if registry.kind_of(known_name) != "sources"
             ]
-            raise ConfigError(where, f"there is no stage {name!r}.", suggest(str(name), known))
+            raise ConfigError(location, f"there is no stage {name!r}.", suggest(str(name), names))
         if not isinstance(params, dict):
-            raise ConfigError(document.where(at), f"{name} must be followed by a mapping.")
+            raise ConfigError(document.where(keys), f"{name} must be followed by a mapping.")
         materialize = params.pop(MATERIALIZE, False)
         if not isinstance(materialize, bool):
             raise ConfigError(
-                document.where((*at, MATERIALIZE)), f"{name}.{MATERIALIZE} must be true or false."
+                document.where((*keys, MATERIALIZE)), f"{name}.{MATERIALIZE} must be true or false."
             )
         model = registry.load(name)
         label = label_of(name, seen, params)
         if problem := _label_problem(params.pop(AS, label), name, labels):
-            raise ConfigError(document.where((*at, AS)), f"{name}.{AS}: {problem}")
+            raise ConfigError(document.where((*keys, AS)), f"{name}.{AS}: {problem}")
         labels.add(label)
-        own = {SOURCES, WHERE} - model.model_fields.keys()
-        limits = {key: params.pop(key) for key in own & params.keys()}
-        locations = document.locations(at)
-        stage = document.check(model, params, at, name, {MATERIALIZE, AS, *own})
+        filters = {SOURCES, WHERE} - model.model_fields.keys()
+        limits = {key: params.pop(key) for key in filters & params.keys()}
+        locations = document.locations(keys)
+        stage = document.check(model, params, keys, name, {MATERIALIZE, AS, *filters})
         try:
             applies = Applies.parse(limits)
         except UsageError as error:
             place = str(error).partition(": ")[0]
-            raise ConfigError(locations.get(place, where), f"{name}.{error}") from None
-        yield Step(label, name, stage, where, materialize, applies, locations)
+            raise ConfigError(locations.get(place, location), f"{name}.{error}") from None
+        yield Step(label, name, stage, location, materialize, applies, locations)
 
 
 _TAKEN = {
@@ -334,26 +334,26 @@ class _YamlFile:
         locations: dict[KeyPath, tuple[str, str]] = {}
         if not isinstance(root, yaml.MappingNode):
             raise ConfigError(f"{path}:1:1", "the file must be a mapping of names to values.")
-        file = cls(path, _plain(root, path, (), locations), locations)
+        file = cls(path, _to_values(root, path, (), locations), locations)
         for override in overrides:
             file.override(override)
         return file
 
-    def where(self, at: KeyPath, *, key: bool = False) -> str:
+    def where(self, keys: KeyPath, *, key: bool = False) -> str:
         """Return `file:line:column` of a value (or its key), or of what encloses it."""
-        while at not in self._locations:
-            if not at:
+        while keys not in self._locations:
+            if not keys:
                 return f"{self.path}:1:1"
-            at = at[:-1]
-        return self._locations[at][0 if key else 1]
+            keys = keys[:-1]
+        return self._locations[keys][0 if key else 1]
 
-    def locations(self, at: KeyPath, of_keys: str = "") -> dict[str, str]:
+    def locations(self, keys: KeyPath, of_keys: str = "") -> dict[str, str]:
         """Return key -> `file:line:column` of values in a mapping; below `of_keys` of the keys."""
-        deep = len(at)
+        deep = len(keys)
         return {
             ".".join(map(str, path[deep:])): places[path[0] != of_keys]
             for path, places in self._locations.items()
-            if len(path) > deep and path[:deep] == at
+            if len(path) > deep and path[:deep] == keys
         }
 
     def override(self, text: str) -> None:
@@ -373,95 +373,97 @@ class _YamlFile:
         if isinstance(stages, list) and keys[0] in _labels(stages):
             keys.insert(0, "stages")
         node: Any = self.value
-        at: KeyPath = ()
+        keys_so_far: KeyPath = ()
         for key in keys[:-1]:
-            node, at = self._enter(node, key, at, text)
+            node, keys_so_far = self._enter(node, key, keys_so_far, text)
         if not isinstance(node, dict):
             raise UsageError(f"--set {text}: {'.'.join(keys[:-1])} is not a mapping.")
         node[keys[-1]] = value
-        self._locations[(*at, keys[-1])] = (f"--set {text}", f"--set {text}")
+        self._locations[(*keys_so_far, keys[-1])] = (f"--set {text}", f"--set {text}")
 
-    def _enter(self, node: Any, key: str, at: KeyPath, text: str) -> tuple[Any, KeyPath]:
+    def _enter(self, node: Any, key: str, keys: KeyPath, text: str) -> tuple[Any, KeyPath]:
         if isinstance(node, list):
             labels = _labels(node)
             if key not in labels:
-                known = [label for label in labels if label]
-                raise UsageError(f"--set {text}: no stage {key!r}. {suggest(key, known)}")
+                stage_labels = [label for label in labels if label]
+                raise UsageError(f"--set {text}: no stage {key!r}. {suggest(key, stage_labels)}")
             index = labels.index(key)
             name = str(_stage_name(node[index]))
             if isinstance(node[index], str):
                 node[index] = {name: {}}
             elif node[index][name] is None:
                 node[index][name] = {}
-            return node[index][name], (*at, index, name)
+            return node[index][name], (*keys, index, name)
         if isinstance(node, dict):
-            self._locations.setdefault((*at, key), (f"--set {text}", f"--set {text}"))
-            return node.setdefault(key, {}), (*at, key)
+            self._locations.setdefault((*keys, key), (f"--set {text}", f"--set {text}"))
+            return node.setdefault(key, {}), (*keys, key)
         raise UsageError(f"--set {text}: {key!r} is not a mapping.")
 
     def check(
         self,
         model: type[Model],
         values: Mapping[str, Any],
-        at: KeyPath,
+        keys: KeyPath,
         label: str,
-        also: Iterable[str] = (),
+        extra: Iterable[str] = (),
         rename: Mapping[str, str] | None = None,
     ) -> Model:
-        """Validate the values at `at`; report the first error in the order of the file.
+        """Validate the values at `keys`; report the first error in the order of the file.
 
         Args:
             label: what the user calls the thing, for messages; empty for the file itself.
-            also: keys that are legal here but not fields of the model.
+            extra: keys that are legal here but not fields of the model.
             rename: field -> the key that the file uses for it.
         """
         try:
             return model.model_validate_json(json.dumps(values, default=str), strict=True)
         except ValidationError as error:
             rename = rename or {}
-            known = [rename.get(f, f) for f in model.model_fields] + list(also)
+            accepted = [rename.get(f, f) for f in model.model_fields] + list(extra)
             # A misspelt key makes another one missing: a missing key is reported last. Of a value
             # that may have several types, a wrong value says more than a wrong type.
             first = min(
                 (
-                    (e["type"] == "missing", _order(self.where((*at, *e["loc"][:1])))),
+                    (e["type"] == "missing", _order(self.where((*keys, *e["loc"][:1])))),
                     (e["type"] != "value_error", _order(problem.where), index),
                     problem,
                 )
                 for index, e in enumerate(error.errors())
-                for problem in [self._explain(model, e, at, label, known, rename)]
+                for problem in [self._explain(model, e, keys, label, accepted, rename)]
             )
             raise first[-1] from None
         except UsageError as error:  # a check that stages share
             message = str(error)
             name = re.match(r"\w+", message)
-            where = self.where((*at, name[0] if name else ""))
-            raise ConfigError(where, f"{label}: {message}" if label else message) from None
+            location = self.where((*keys, name[0] if name else ""))
+            raise ConfigError(location, f"{label}: {message}" if label else message) from None
 
     def _explain(
-        self, model: type[BaseModel], error: Any, at: KeyPath, label: str, known: list[str],
+        self, model: type[BaseModel], error: Any, keys: KeyPath, label: str, accepted: list[str],
         rename: Mapping[str, str],
     ) -> ConfigError:  # fmt: skip
         # Pydantic names which of several types it tried, as in `dict[str,float]`.
         parts = (part for part in error["loc"] if "[" not in str(part))
         loc: KeyPath = tuple(rename.get(str(part), part) for part in parts)
         name = ".".join([label, *(str(part) for part in loc)]).lstrip(".")
-        full = (*at, *loc)
+        full = (*keys, *loc)
         kind = error["type"]
         if kind == "extra_forbidden":
-            where = self.where(full, key=True)
+            location = self.where(full, key=True)
             key = str(loc[-1])
             owner = ".".join([label, *map(str, loc[:-1])]).strip(".") or "the file"
-            known = known if len(loc) == 1 else keys_at(model, loc[:-1])
-            hint = suggest(key, known) if known else ""
-            return ConfigError(where, f"{owner} has no parameter {key!r}.", hint)
+            accepted = accepted if len(loc) == 1 else keys_at(model, loc[:-1])
+            hint = suggest(key, accepted) if accepted else ""
+            return ConfigError(location, f"{owner} has no parameter {key!r}.", hint)
         if kind == "missing":
-            return ConfigError(self.where(at), f"{name} is missing.", "Set it.")
+            return ConfigError(self.where(keys), f"{name} is missing.", "Set it.")
         message = str(error["msg"]).removeprefix("Value error, ")
-        named = re.match(r"\w+", message)
-        key = rename.get(named[0], named[0]) if named else ""
-        if not loc and key in known:  # a check of the whole model that says which parameter it is
-            full = (*at, key)
+        parameter = re.match(r"\w+", message)
+        key = rename.get(parameter[0], parameter[0]) if parameter else ""
+        if (
+            not loc and key in accepted
+        ):  # a check of the whole model that says which parameter it is
+            full = (*keys, key)
         message = message.replace("Input should be", "must be").replace("a valid ", "a ")
         message = message.replace("a integer", "an integer")
         if not message.startswith("must be"):
@@ -469,38 +471,38 @@ class _YamlFile:
         return ConfigError(self.where(full), f"{name} {message}, got {error['input']!r}.")
 
 
-def _plain(
-    node: yaml.Node, path: Path, at: KeyPath, locations: dict[KeyPath, tuple[str, str]]
+def _to_values(
+    node: yaml.Node, path: Path, keys: KeyPath, locations: dict[KeyPath, tuple[str, str]]
 ) -> Any:
     """Turn YAML nodes into plain values and note the position of each."""
-    here = f"{path}:{node.start_mark.line + 1}:{node.start_mark.column + 1}"
+    position = f"{path}:{node.start_mark.line + 1}:{node.start_mark.column + 1}"
     if not str(node.tag).startswith("tag:yaml.org,2002:") or "python" in str(node.tag):
-        raise ConfigError(here, f"the tag {node.tag!r} is not allowed.", "Write plain values.")
-    locations.setdefault(at, (here, here))
+        raise ConfigError(position, f"the tag {node.tag!r} is not allowed.", "Write plain values.")
+    locations.setdefault(keys, (position, position))
     if isinstance(node, yaml.SequenceNode):
-        return [_plain(item, path, (*at, i), locations) for i, item in enumerate(node.value)]
+        return [_to_values(item, path, (*keys, i), locations) for i, item in enumerate(node.value)]
     if not isinstance(node, yaml.MappingNode):
-        return _scalar(node, here)
+        return _scalar(node, position)
     values: dict[str, Any] = {}
     for key_node, value_node in node.value:
         key = str(key_node.value) if isinstance(key_node, yaml.ScalarNode) else ""
-        where = f"{path}:{key_node.start_mark.line + 1}:{key_node.start_mark.column + 1}"
+        place = f"{path}:{key_node.start_mark.line + 1}:{key_node.start_mark.column + 1}"
         if not key or key == "<<":
-            raise ConfigError(where, "a key must be plain text.", "Merge keys are not supported.")
+            raise ConfigError(place, "a key must be plain text.", "Merge keys are not supported.")
         if key in values:
-            raise ConfigError(where, f"{key!r} is given twice.", "Remove one.")
+            raise ConfigError(place, f"{key!r} is given twice.", "Remove one.")
         start = value_node.start_mark
-        locations[(*at, key)] = (where, f"{path}:{start.line + 1}:{start.column + 1}")
-        values[key] = _plain(value_node, path, (*at, key), locations)
+        locations[(*keys, key)] = (place, f"{path}:{start.line + 1}:{start.column + 1}")
+        values[key] = _to_values(value_node, path, (*keys, key), locations)
     return values
 
 
-def _scalar(node: yaml.Node, where: str) -> Any:
+def _scalar(node: yaml.Node, location: str) -> Any:
     try:
         return yamlreader.scalar(node)
     except ValueError:
         kind = node.tag.rpartition(":")[2]
-        raise ConfigError(where, f"{node.value!r} is not of type {kind}.") from None
+        raise ConfigError(location, f"{node.value!r} is not of type {kind}.") from None
 
 
 def _stage_name(item: Any) -> str | None:
@@ -529,9 +531,9 @@ def _labels(items: list[Any]) -> list[str]:
     ]
 
 
-def _order(where: str) -> tuple[int, int]:
+def _order(location: str) -> tuple[int, int]:
     """Return (line, column) of a location; command-line overrides come first."""
-    parts = where.rsplit(":", 2)
+    parts = location.rsplit(":", 2)
     if len(parts) != 3 or not parts[1].isdigit():
         return (-1, -1)
     return int(parts[1]), int(parts[2])

@@ -74,13 +74,13 @@ class UnitWork:
     def add_ledger(self, entries: Entries) -> None:
         self._ledger.add(entries)
         pairs = pa.table({"rule": entries.rules, "source": entries.sources})
-        grouped = pairs.group_by(["rule", "source"], use_threads=False).aggregate(
+        counts = pairs.group_by(["rule", "source"], use_threads=False).aggregate(
             [([], "count_all")]
         )
         if entries.action == "cut":
             self._count_cuts(entries)
         kind = "dropped" if entries.action == "drop" else entries.action
-        for row in grouped.to_pylist():
+        for row in counts.to_pylist():
             rule = rule_of(row["rule"])
             self.count(f"{kind}/{entries.stage}/{rule}/{row['source']}", row["count_all"])
 
@@ -241,7 +241,7 @@ class PassWork(UnitWork, PhaseInputs):
         names += [name for name in self._where.columns if name not in names]
         sidecars = self.sidecar_paths()
         for batch in read_part(self.run, self.unit.part, names, sidecars=sidecars, keys=keys):
-            view, rows = self._where.seen(View(batch))
+            view, rows = self._where.select(View(batch))
             if rows is not None and len(rows) == 0:
                 continue
             if "text" in names:
@@ -263,8 +263,8 @@ class PassWork(UnitWork, PhaseInputs):
 
     def _applies(self, keys: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Return which rows of this cell's part the stage applies to."""
-        seen = [view.keys for view in self.read()]
-        return np.isin(keys, np.concatenate(seen), assume_unique=True) if seen else keys < 0
+        met_keys = [view.keys for view in self.read()]
+        return np.isin(keys, np.concatenate(met_keys), assume_unique=True) if met_keys else keys < 0
 
     def read_shuffle(
         self,
@@ -300,7 +300,7 @@ class PassWork(UnitWork, PhaseInputs):
         reach("write:after", str(path))
         digest = digest_part(path)
         # Under its own name it would replace that of a newer plan, if this worker is a late one:
-        # whoever seals the phase puts it there.
+        # it gets its name when the phase is sealed.
         copy = file_copy(self.phase, name, digest)
         self.run.store.publish(path, copy)
         number, size = self.unit.number, len(content)
@@ -315,7 +315,7 @@ class PassWork(UnitWork, PhaseInputs):
         columns: Mapping[str, pa.Array] | None = None,
         cuts: pa.ListArray | None = None,
     ) -> None:
-        named = {f"{self.label}.{field}": values for field, values in (columns or {}).items()}
+        fields = {f"{self.label}.{field}": values for field, values in (columns or {}).items()}
         if self._where.where:
             keys, applies = self.part_keys()
             before = read_sidecars(self.sidecar_paths()).keep
@@ -326,9 +326,9 @@ class PassWork(UnitWork, PhaseInputs):
                 )
             keep = keep | ~applies
             places = pa.array(np.arange(len(keys)), mask=~applies)
-            named = {name: values.take(places) for name, values in named.items()}
+            fields = {name: values.take(places) for name, values in fields.items()}
         path = self._scratch_path(".arrow")
-        write_sidecar(path, keep, named, cuts)
+        write_sidecar(path, keep, fields, cuts)
         self._publish(
             path, "sidecar", f"work/{self.phase.name}", prefix="sidecar-", rows=len(keep),
             first=self.unit.low, last=self.unit.high - 1, source=self.unit.source,

@@ -1,7 +1,7 @@
 """Whether a run keeps what `expect` asks for: measured from seals, checked at each barrier.
 
-A stage is judged when its last phase is sealed, or a sealed one is reused: whoever goes on to the
-next phase asks first, so a run that was killed in between stops at the same place.
+A stage is judged when its last phase is sealed, or a sealed one is reused. The next phase begins
+only after that, so a run that was killed in between stops at the same place.
 """
 
 from __future__ import annotations
@@ -52,14 +52,14 @@ class Contract:
         """Return the cells of a table under `HEADER`."""
         sign = ">=" if self.bound.startswith("min") else "<="
         limit = f"{self.limit:,.0f}" if self.stage == TOKENS else f"{100 * self.limit:.6g} %"
-        measured = ""
+        share = ""
         if self.counted is not None:
-            measured = f"{self.counted:,}"
+            share = f"{self.counted:,}"
             if self.stage != TOKENS:
                 percent = 100 * self.counted / max(self.total, 1)
-                measured = f"{percent:.4g} % ({measured} of {self.total:,})"
-        where = (self.stage, self.source or "all", self.bound)
-        return (*where, f"{sign} {limit}", measured, self.verdict)
+                share = f"{percent:.4g} % ({share} of {self.total:,})"
+        subject = (self.stage, self.source or "all", self.bound)
+        return (*subject, f"{sign} {limit}", share, self.verdict)
 
     def facts(self) -> dict[str, Any]:
         """Return it as JSON values."""
@@ -84,18 +84,18 @@ def contracts(run: RunDirectory, finished: Sealed | None = None) -> list[Contrac
         is_of_stage = bound.stage != TOKENS and bound.source
         if is_of_stage and not run.plan.step(bound.stage).applies.to_source(bound.source):
             continue  # it says nothing about documents that the stage never meets
-        named = (bound.stage, bound.source, ".".join(bound.path), bound.limit)
+        facts = (bound.stage, bound.source, ".".join(bound.path), bound.limit)
         row = rows[PACK if bound.stage == TOKENS else bound.stage]
         if row.state != "done":
-            judged.append(Contract(*named, verdict=row.state))
+            judged.append(Contract(*facts, verdict=row.state))
             continue
-        counted, total = _measured(bound, row, counters, sources)
-        value = counted / total if total else bound.limit  # a share of nothing breaks nothing
-        value = counted if bound.stage == TOKENS else value
+        count, total = _count_of(bound, row, counters, sources)
+        value = count / total if total else bound.limit  # a share of nothing breaks nothing
+        value = count if bound.stage == TOKENS else value
         is_least = bound.path[0].startswith("min")
-        holds = value >= bound.limit if is_least else value <= bound.limit
-        verdict: Verdict = "holds" if holds else "accepted" if run.accepts else "broken"
-        judged.append(Contract(*named, verdict, counted, total))
+        is_kept = value >= bound.limit if is_least else value <= bound.limit
+        verdict: Verdict = "holds" if is_kept else "accepted" if run.accepts else "broken"
+        judged.append(Contract(*facts, verdict, count, total))
     return judged
 
 
@@ -112,27 +112,27 @@ def _counters(finished: Sealed) -> Mapping[str, int]:
     return counters
 
 
-def _measured(
+def _count_of(
     bound: Bound, row: FunnelRow, counters: Mapping[str, int], sources: Iterable[str]
 ) -> tuple[int, int]:
     """Return what a share is: how many, and of how many."""
     stage, source, path = bound.stage, bound.source, bound.path
     if stage == TOKENS:
         return sum(counters[f"tokens/{name}"] for name in ([source] if source else sources)), 0
-    seen, dropped = seen_and_dropped(row, source)
+    num_in, dropped = seen_and_dropped(row, source)
     match path:
         case ("max_drop",):
-            return dropped, seen
+            return dropped, num_in
         case ("min_keep",):
-            return seen - dropped, seen
+            return num_in - dropped, num_in
         case ("min_keep", label):
-            return counters[f"labels/{stage}/{label}/{source}"], seen
+            return counters[f"labels/{stage}/{label}/{source}"], num_in
         case ("max_cut",):
-            return counters[f"shortened/{stage}/{source}"], seen
+            return counters[f"shortened/{stage}/{source}"], num_in
         case ("max_cut_bytes",):
             return counters[f"cut_bytes/{stage}/{source}"], counters[f"seen_bytes/{stage}/{source}"]
     kind = "dropped" if path[-1] == "max_drop" else "cut"
-    return counters[f"{kind}/{stage}/{path[1]}/{source}"], seen
+    return counters[f"{kind}/{stage}/{path[1]}/{source}"], num_in
 
 
 def seen_and_dropped(row: FunnelRow, source: str) -> tuple[int, int]:
@@ -155,16 +155,16 @@ def losses(
         labels: stages to look at; None = all.
     """
     is_loss = ("max_drop", "min_keep")
-    bounded = {(one.stage, one.source) for one in judged if one.bound.startswith(is_loss)}
+    bounded = {(c.stage, c.source) for c in judged if c.bound.startswith(is_loss)}
     for row in funnel(run, finished):
         if row.is_source or (labels is not None and row.stage not in labels):
             continue
         for source in row.sources:
-            seen, dropped = seen_and_dropped(row, source)
-            is_lost = seen >= LEAST_SEEN and dropped > MOST_LOST * seen
+            num_in, dropped = seen_and_dropped(row, source)
+            is_lost = num_in >= LEAST_SEEN and dropped > MOST_LOST * num_in
             if is_lost and (row.stage, source) not in bounded:
-                share = f"{dropped:,} of {seen:,} documents of {source}"
-                share += f" ({100 * dropped / seen:.4g} %)"
+                share = f"{dropped:,} of {num_in:,} documents of {source}"
+                share += f" ({100 * dropped / num_in:.4g} %)"
                 yield f"{row.stage} dropped {share}. If that is meant, bound it in expect."
 
 
@@ -189,13 +189,13 @@ def check_barrier(run: RunDirectory, index: int, callbacks: RunCallbacks | None 
     for warning in losses(run, finished, judged, labels):
         callbacks.notes(warning)
     labels |= {TOKENS} if PACK in labels else set()
-    if accepted := [one for one in judged if one.verdict == "accepted" and one.stage in labels]:
+    if accepted := [c for c in judged if c.verdict == "accepted" and c.stage in labels]:
         callbacks.notes(f"accepted, although expect does not hold:\n{_table(accepted)}")
 
 
 def contract_problem(judged: Iterable[Contract]) -> str:
     """Return why a run does not go on; "" if no bound is broken."""
-    broken = [one for one in judged if one.verdict == "broken"]
+    broken = [c for c in judged if c.verdict == "broken"]
     text = (
         f"expect does not hold:\n{_table(broken)}\n"
         "No later phase was run, and what is finished is kept. Correct the stage or the bound and "
@@ -205,7 +205,7 @@ def contract_problem(judged: Iterable[Contract]) -> str:
 
 
 def _table(judged: Iterable[Contract]) -> str:
-    rows = [HEADER[:-1], *(one.cells()[:-1] for one in judged)]
+    rows = [HEADER[:-1], *(c.cells()[:-1] for c in judged)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join("  " + "  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
 

@@ -43,7 +43,7 @@ class Smoothed:
         self._end: float | None = None
         self._shown = 0.0
 
-    def left(self, now: float, end: float) -> float:
+    def seconds_left(self, now: float, end: float) -> float:
         """Return the seconds until the displayed end."""
         if self._end is None:
             self._end = end
@@ -77,7 +77,7 @@ class Pace:
         if share <= self._points[-1][1]:
             return 0.0
         slept = self._slept(now)
-        self._points = [(seen + slept, had) for seen, had in self._points]
+        self._points = [(when + slept, done_share) for when, done_share in self._points]
         self._points.append((now, share))
         if len(self._points) > MAX_POINTS:
             del self._points[2:-1:2]
@@ -90,7 +90,7 @@ class Pace:
         last = now - self._points[-1][0]
         return last - longest if last > max(PAUSE_SECONDS, PAUSE_TIMES * longest) else 0.0
 
-    def left(self, now: float) -> float | None:
+    def seconds_left(self, now: float) -> float | None:
         """Return about how many seconds are left; None while that would be a guess."""
         began = self._points[0][0]
         points = self._points[1:] if len(self._points) > 2 else self._points
@@ -98,18 +98,18 @@ class Pace:
         is_early = now - began < FIRST_SECONDS or last - first < FIRST_SECONDS / 2
         if is_early or (share - before < FIRST_SHARE and now - began < PATIENT_SECONDS):
             return None
-        since = last - max(WINDOW_SECONDS, (last - first) / 2)
-        begin, had = max((one for one in points if one[0] <= since), default=points[0])
-        gained = share - had
+        cutoff = last - max(WINDOW_SECONDS, (last - first) / 2)
+        begin, share_then = max((p for p in points if p[0] <= cutoff), default=points[0])
+        gained = share - share_then
         if gained < SLOWEST:
             return None
-        return self._smoothed.left(now, last + (1 - share) * (last - begin) / gained)
+        return self._smoothed.seconds_left(now, last + (1 - share) * (last - begin) / gained)
 
 
 def left_of_tasks(task_seconds: float, share: float, places: int) -> float | None:
     """Return about how many seconds are left, from how long the finished tasks took.
 
-    For whoever comes when part of the work is done.
+    For an observer that starts when part of the work is done.
 
     Args:
         task_seconds: of all finished tasks together.
@@ -129,10 +129,10 @@ def off_by(pairs: Iterable[tuple[float, float]]) -> float | None:
             if the expectation was so wrong that it says nothing about the rest.
     """
     pairs = list(pairs)
-    expected, taken = sum(pair[0] for pair in pairs), sum(pair[1] for pair in pairs)
-    if taken < FIRST_SECONDS or expected <= 0:
+    expected, spent = sum(pair[0] for pair in pairs), sum(pair[1] for pair in pairs)
+    if spent < FIRST_SECONDS or expected <= 0:
         return None
-    off = taken / expected
+    off = spent / expected
     return off if 1 / TIMES_OFF <= off <= TIMES_OFF else None
 
 
@@ -179,30 +179,30 @@ class Forecast:
         if expected is not None and is_measured:
             self._pairs.append((expected * (1 - self._had), now - self._began))
 
-    def left(
-        self, now: float, later: Iterable[str], otherwise: float | None = None
+    def seconds_left(
+        self, now: float, waiting: Iterable[str], fallback: float | None = None
     ) -> tuple[float | None, float | None]:
         """Return about how many seconds the phase and the run will take; None while a guess.
 
         Args:
-            later: phases that are still to come.
-            otherwise: seconds left of the phase as somebody else reckons.
+            waiting: phases that are still to come.
+            fallback: seconds left of the phase by another estimate, used until there is a pace.
         """
-        left = self._pace.left(now)
-        left = otherwise if left is None else left
+        phase_left = self._pace.seconds_left(now)
+        phase_left = fallback if phase_left is None else phase_left
         took = now - self._began
         expected = self.expected.get(self._phase, 0.0) * (1 - self._had)
-        pairs = [*self._pairs, (expected, took + left)] if left is not None else self._pairs
-        to_come = [self.expected.get(name) for name in later]
+        pairs = self._pairs if phase_left is None else [*self._pairs, (expected, took + phase_left)]
+        to_come = [self.expected.get(name) for name in waiting]
         off = off_by(pairs)
         if off is None or None in to_come:
-            return left, None
-        known = sum(pair[0] for pair in pairs)
-        rest = sum(one for one in to_come if one is not None)
-        if known < KNOWN_SHARE * (known + rest):
-            return left, None
-        here = max(expected * off - took, 0.0) if left is None else left
-        return left, self._whole.left(now, now + here + off * rest)
+            return phase_left, None
+        known_seconds = sum(pair[0] for pair in pairs)
+        rest_seconds = sum(seconds for seconds in to_come if seconds is not None)
+        if known_seconds < KNOWN_SHARE * (known_seconds + rest_seconds):
+            return phase_left, None
+        phase_rest = max(expected * off - took, 0.0) if phase_left is None else phase_left
+        return phase_left, self._whole.seconds_left(now, now + phase_rest + off * rest_seconds)
 
 
 def in_words(seconds: float) -> str:
@@ -216,6 +216,6 @@ def in_words(seconds: float) -> str:
         return f"about {max(minutes, 1)} min"
     hours = seconds / 3600
     if hours < 10:
-        whole, quarter = divmod(round(hours * 4), 4)
-        return f"about {whole} h" + (f" {quarter * 15} min" if quarter else "")
+        full_hours, quarter = divmod(round(hours * 4), 4)
+        return f"about {full_hours} h" + (f" {quarter * 15} min" if quarter else "")
     return f"about {round(hours)} h" if hours < 48 else f"about {round(hours / 24)} days"

@@ -52,14 +52,14 @@ class Bound(NamedTuple):
 def bounds_of(expect: Mapping[str, Any], sources: Sequence[str]) -> list[Bound]:
     """Return all bounds; those of a stage hold for each source that has none of its own there."""
     bounds: list[Bound] = []
-    for stage, given in expect.items():
-        of_source = {name: given[name] for name in sources if name in given and name not in BOUNDS}
-        shared = dict(_numbers({k: v for k, v in given.items() if k not in of_source}))
+    for stage, entry in expect.items():
+        by_source = {name: entry[name] for name in sources if name in entry and name not in BOUNDS}
+        shared = dict(_numbers({k: v for k, v in entry.items() if k not in by_source}))
         if stage == TOKENS:
             bounds += [Bound(stage, "", path, num_tokens(value)) for path, value in shared.items()]
             shared = {}
         for source in sources:
-            numbers = {**shared, **dict(_numbers(of_source.get(source, {})))}
+            numbers = {**shared, **dict(_numbers(by_source.get(source, {})))}
             bounds += [
                 Bound(stage, source, path, num_tokens(value) if stage == TOKENS else value)
                 for path, value in numbers.items()
@@ -67,8 +67,8 @@ def bounds_of(expect: Mapping[str, Any], sources: Sequence[str]) -> list[Bound]:
     return bounds
 
 
-def _numbers(given: Mapping[str, Any]) -> Iterator[tuple[Path, Any]]:
-    for key, value in given.items():
+def _numbers(values: Mapping[str, Any]) -> Iterator[tuple[Path, Any]]:
+    for key, value in values.items():
         inner = _numbers(value) if isinstance(value, dict) else [((), value)]
         yield from (((key, *path), number) for path, number in inner)
 
@@ -101,9 +101,9 @@ class ExpectCheck:
 
     def check(self, expect: Mapping[str, Any]) -> None:
         """Check all of it."""
-        for label, given in self._items((), expect, (*self.stages, TOKENS)):
+        for label, limits in self._items((), expect, (*self.stages, TOKENS)):
             keys = ("min",) if label == TOKENS else BOUNDS
-            for key, value in self._items((label,), given, (*keys, *self.sources)):
+            for key, value in self._items((label,), limits, (*keys, *self.sources)):
                 if key in keys:
                     self._bound((label,), (key,), value)
                     continue
@@ -112,40 +112,40 @@ class ExpectCheck:
                 for bound, number in self._items((label, key), value, keys):
                     self._bound((label, key), (bound,), number)
 
-    def _refuse(self, at: Path, problem: str, hint: str = "") -> NoReturn:
-        name = ".".join(("expect", *at))
+    def _refuse(self, path: Path, problem: str, hint: str = "") -> NoReturn:
+        name = ".".join(("expect", *path))
         raise ConfigError(self.locations.get(name, "expect"), f"{name} {problem}", hint)
 
     def _items(
-        self, at: Path, given: Any, known: Collection[str], parameters: Mapping[str, str] = {}
+        self, path: Path, values: Any, names: Collection[str], parameters: Mapping[str, str] = {}
     ) -> Iterable[tuple[str, Any]]:
         """Return keys and values of what must be a mapping from known names."""
-        if not isinstance(given, dict):
-            self._refuse(at, f"must be a mapping, got {given!r}.")
-        for key in given:
-            if key not in known:
+        if not isinstance(values, dict):
+            self._refuse(path, f"must be a mapping, got {values!r}.")
+        for key in values:
+            if key not in names:
                 is_parameter = f"It is a parameter. The rule is {parameters.get(key)!r}."
-                hint = is_parameter if key in parameters else suggest(key, known)
-                self._refuse((*at, key), "is no stage, source, bound or rule here.", hint)
-        return given.items()
+                hint = is_parameter if key in parameters else suggest(key, names)
+                self._refuse((*path, key), "is no stage, source, bound or rule here.", hint)
+        return values.items()
 
-    def _bound(self, at: Path, path: Path, value: Any) -> None:
+    def _bound(self, owner: Path, path: Path, value: Any) -> None:
         """Check a bound, or those of all rules or labels."""
-        stage = self.stages.get(at[0])
+        stage = self.stages.get(owner[0])
         if path == ("rules",) and stage is not None:
             parameters = {parameter: rule for rule, parameter in stage.bounds.items()}
-            for rule, bounds in self._items((*at, *path), value, stage.rules, parameters):
-                for bound, number in self._items((*at, *path, rule), bounds, RULE_BOUNDS):
-                    self._bound(at, (*path, rule, bound), number)
+            for rule, bounds in self._items((*owner, *path), value, stage.rules, parameters):
+                for bound, number in self._items((*owner, *path, rule), bounds, RULE_BOUNDS):
+                    self._bound(owner, (*path, rule, bound), number)
         elif path == ("min_keep",) and isinstance(value, dict):
             for label, number in value.items():
-                self._bound(at, (*path, label), number)
+                self._bound(owner, (*path, label), number)
         elif stage is None and not num_tokens(value) >= 1:
-            self._refuse((*at, *path), f"must be a number of tokens, as in 500M, got {value!r}.")
+            self._refuse((*owner, *path), f"must be a number of tokens, as in 500M, got {value!r}.")
         elif stage is None and PACK not in self.stages:
-            self._refuse((*at, *path), "can hold for nothing: no stage packs.", "Add `- pack`.")
+            self._refuse((*owner, *path), "can hold for nothing: no stage packs.", "Add `- pack`.")
         elif stage is not None and (problem := _problem(stage, path, value)):
-            self._refuse((*at, *path), problem)
+            self._refuse((*owner, *path), problem)
 
 
 def _problem(stage: Stage, path: Path, value: Any) -> str:
@@ -176,9 +176,9 @@ def _may_cut(stage: Stage) -> bool:
 
     if isinstance(stage, GlobalStage):
         return getattr(stage, "action", "") == "cut"
-    never = ("annotators", "mixing", "sequences")
+    uncut_kinds = ("annotators", "mixing", "sequences")
     kind = registry.kind_of(stage.stage_name())
-    return kind not in never and not isinstance(stage, MeasuredFilter)
+    return kind not in uncut_kinds and not isinstance(stage, MeasuredFilter)
 
 
 def counted_labels(stage: Stage) -> frozenset[str]:
@@ -210,19 +210,19 @@ def english_defaults(steps: Sequence[Step]) -> list[str]:
             continue
         annotator, _, field = stage.language_column.rpartition(".")
         labelled = by_label.get(annotator)
-        known = labelled.stage.values() if labelled and _may_meet(labelled, step) else {}
-        others = known.get(field, frozenset()) - {"en", "eng", "eng_Latn"}
+        languages = labelled.stage.values() if labelled and _may_meet(labelled, step) else {}
+        foreign = languages.get(field, frozenset()) - {"en", "eng", "eng_Latn"}
         for condition in step.applies.where:
             if condition.column == stage.language_column:
-                others = frozenset(v for v in others if condition.holds(pa.array([v])).all())
+                foreign = frozenset(v for v in foreign if condition.holds(pa.array([v])).all())
         default = type(stage).model_fields.get("stop_words")
-        what = ""
+        problem = ""
         if stage.words == "spacy" and stage.language == "en":
-            what = "words are split by English rules"
+            problem = "words are split by English rules"
         is_default = default and getattr(stage, "stop_words", None) == default.default
         if is_default and getattr(stage, "min_stop_words", None):
-            what = "the stop words are English"
-        if others and what:
-            names = f"{stage.language_column} may be {listing(others)}"
-            warnings.append(f"{label}: {what}, but {names}. Set per_language, or keep English.")
+            problem = "the stop words are English"
+        if foreign and problem:
+            names = f"{stage.language_column} may be {listing(foreign)}"
+            warnings.append(f"{label}: {problem}, but {names}. Set per_language, or keep English.")
     return warnings

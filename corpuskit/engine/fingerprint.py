@@ -42,7 +42,7 @@ def fingerprint(facts: Mapping[str, Any], stages: Iterable[tuple[str, str, Stage
     """
     stages = list(stages)
     libraries = {"pyarrow", *(lib for *_, stage in stages for lib in stage.libraries())}
-    everything = {
+    content = {
         "formats": FORMATS_VERSION,
         "unicode": unicodedata.unidata_version,
         "facts": facts,
@@ -60,7 +60,7 @@ def fingerprint(facts: Mapping[str, Any], stages: Iterable[tuple[str, str, Stage
         "libraries": {lib: library_version(lib) or "absent" for lib in sorted(libraries)},
     }
     code = [code_digest(name) for _, name, _ in stages]
-    return f"{_hash(everything)}.{_hash(code)}"
+    return f"{_hash(content)}.{_hash(code)}"
 
 
 def same_but_code(first: str, second: str) -> bool:

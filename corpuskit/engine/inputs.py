@@ -100,7 +100,7 @@ def find_inputs(
     sources: Iterable[Step],
     cell_bytes: int,
     *,
-    on_file: Callable[[int, int], None] = lambda done, total: None,
+    on_file: Callable[[int, int], None] = lambda num, total: None,
 ) -> Inputs:
     """Expand the patterns of all sources and cut the files.
 
@@ -112,7 +112,7 @@ def find_inputs(
         ConfigError: files lack what a parameter names.
         DataError: a footer cannot be read.
     """
-    known = _known_cuts(store)
+    earlier_cuts = _known_cuts(store)
     matches: list[tuple[Step, FoundFile, str]] = []
     for step in sources:
         files_of_step = _expand(step)
@@ -125,26 +125,26 @@ def find_inputs(
     files: list[InputFile] = []
     cuts: list[tuple[Slice, ...]] = []
     ordinals = number([(step.label, name) for step, _, name in matches], MAX_ORDINAL)
-    for done, (ordinal, (step, match, name)) in enumerate(zip(ordinals, matches, strict=True), 1):
+    for num, (ordinal, (step, match, name)) in enumerate(zip(ordinals, matches, strict=True), 1):
         facts = (match.address, name, match.size_bytes, match.stamp, match.state)
         file = InputFile(ordinal, step.label, *facts)
-        cut = known.get(_cut_key(file, tails[step.label]))
+        cut = earlier_cuts.get(_cut_key(file, tails[step.label]))
         if cut is None or not _is_tiled(file, cut):
             with located(step, UsageError):
                 cut = _cut(step, file, cell_bytes)
         files.append(file)
         cuts.append(cut)
-        on_file(done, len(matches))
+        on_file(num, len(matches))
     pieces = [(file, piece) for file, cut in zip(files, cuts, strict=True) for piece in cut]
-    begins = _cut_units(
+    starts = _cut_units(
         pieces, {step.label: step.source for step, *_ in matches}, cell_bytes // SHARED_CELLS
     )
-    firsts = (pieces[begin] for begin in begins)
+    firsts = (pieces[begin] for begin in starts)
     names = [(file.source, f"{file.name}#{piece.begin}") for file, piece in firsts]
-    return Inputs(tuple(files), tuple(cuts), begins, tuple(number(names, MAX_UNIT)))
+    return Inputs(tuple(files), tuple(cuts), starts, tuple(number(names, MAX_UNIT)))
 
 
-def number(names: Sequence[tuple[str, str]], most: int) -> list[int]:
+def number(names: Sequence[tuple[str, str]], limit: int) -> list[int]:
     """Return ascending numbers of files, with gaps: a function of these names, of no earlier ones.
 
     Each file takes the next multiple of its step, a power of 2 or 4 that follows from its name.
@@ -155,7 +155,7 @@ def number(names: Sequence[tuple[str, str]], most: int) -> list[int]:
 
     Args:
         names: (source, name) in order.
-        most: the largest number, if there are gaps.
+        limit: the largest number, if there are gaps.
     """
     levels = [_level(source, name) for source, name in names]
     for source_step, base, top in GAPS:
@@ -168,7 +168,7 @@ def number(names: Sequence[tuple[str, str]], most: int) -> list[int]:
             step = base ** min(level, top)
             last = (last // step + 1) * step
             numbers.append(last)
-        if last <= most:
+        if last <= limit:
             break
     return numbers
 
@@ -180,21 +180,21 @@ def _level(source: str, name: str) -> int:
 
 
 def _cut_units(
-    pieces: list[tuple[InputFile, Slice]], sources: Mapping[str, Source], most: int
+    pieces: list[tuple[InputFile, Slice]], sources: Mapping[str, Source], max_bytes: int
 ) -> tuple[int, ...]:
-    """Return where units begin: neighbours of a source share one up to `most` bytes of text.
+    """Return where units begin: neighbours of a source share one up to `max_bytes` bytes of text.
 
     A file that is added after the others of its source changes its last unit only.
     """
-    begins: list[int] = []
-    held, before = 0, ""
+    starts: list[int] = []
+    size_so_far, source = 0, ""
     for place, (file, piece) in enumerate(pieces):
         size = sources[file.source].text_size(file, piece)[0] + OPENING_BYTES
-        held += size
-        if held > most or file.source != before:
-            begins.append(place)
-            held, before = size, file.source
-    return tuple(begins)
+        size_so_far += size
+        if size_so_far > max_bytes or file.source != source:
+            starts.append(place)
+            size_so_far, source = size, file.source
+    return tuple(starts)
 
 
 def save_inputs(store: Store, inputs: Inputs, sources: Iterable[Step], cell_bytes: int) -> None:
@@ -321,12 +321,12 @@ def _expand(step: Step) -> list[tuple[FoundFile, str]]:
     with them keys and ids, are the same on disk and in object storage.
     """
     try:
-        given = step.source.find()
-        named = _matches(step.source.paths) if given is None else given
+        found_files = step.source.find()
+        pairs = _matches(step.source.paths) if found_files is None else found_files
     except UsageError as error:
         raise UsageError(f"{step.where}: source {step.label!r}: {error}") from None
     # By name: a file that two patterns match, in two ways of writing its path, is one file.
-    return sorted({name: (file, name) for file, name in named}.values(), key=lambda pair: pair[1])
+    return sorted({name: (file, name) for file, name in pairs}.values(), key=lambda pair: pair[1])
 
 
 def _matches(patterns: Sequence[str]) -> list[tuple[FoundFile, str]]:
@@ -336,7 +336,7 @@ def _matches(patterns: Sequence[str]) -> list[tuple[FoundFile, str]]:
         raise UsageError("mixes local paths and addresses. Make two sources of it.")
     remote = kinds.pop()
     bare = [pattern.removeprefix("file://") for pattern in patterns]
-    named: list[tuple[FoundFile, str]] = []
+    pairs: list[tuple[FoundFile, str]] = []
     for pattern in bare:
         matches = (
             find_named(pattern)
@@ -347,12 +347,12 @@ def _matches(patterns: Sequence[str]) -> list[tuple[FoundFile, str]]:
             hint = "Check the path" if not set(pattern) & set(_GLOB) else "Check the pattern"
             hint += "." if remote else f"; it is relative to the working directory {os.getcwd()!r}."
             raise UsageError(f"no file matches {pattern!r}. {hint}")
-        named += matches
+        pairs += matches
     if remote:
         root = posixpath.commonpath([_root(bare_address(pattern), "/") for pattern in patterns])
-        return [(file, name[len(root) :].lstrip("/")) for file, name in named]
+        return [(file, name[len(root) :].lstrip("/")) for file, name in pairs]
     root = os.path.commonpath([os.path.abspath(_root(pattern, os.sep)) for pattern in bare])
-    return [(file, os.path.relpath(os.path.abspath(path), root)) for file, path in named]
+    return [(file, os.path.relpath(os.path.abspath(path), root)) for file, path in pairs]
 
 
 def _root(pattern: str, separator: str) -> str:

@@ -131,17 +131,17 @@ def mixture_table(plan: Mapping[str, Any]) -> list[MixtureRow]:
 
 def mixture_totals(plan: Mapping[str, Any]) -> list[MixtureRow]:
     """Return what a mix plan takes from each source, all stages together."""
-    taken: Counter[str] = Counter()
+    rows_taken: Counter[str] = Counter()
     planned: defaultdict[str, Fraction] = defaultdict(Fraction)
     for stage in plan["stages"]:
         total = sum(stage["weights"].values())
         for row in _rows_of_stage(plan, stage):
-            taken[row.source] += row.rows
+            rows_taken[row.source] += row.rows
             weight = stage["weights"].get(row.source, 0)
             planned[row.source] += Fraction(stage["rows"] * weight, total)
-    num = sum(taken.values())
+    num = sum(rows_taken.values())
     shares = [float(planned[source["name"]] / num) if num else 0.0 for source in plan["sources"]]
-    return _rows(plan, "", [taken[source["name"]] for source in plan["sources"]], shares)
+    return _rows(plan, "", [rows_taken[source["name"]] for source in plan["sources"]], shares)
 
 
 def _rows_of_stage(plan: Mapping[str, Any], stage: Mapping[str, Any]) -> list[MixtureRow]:
@@ -219,22 +219,22 @@ def _scheduled(
 
 def _without_rows(run: RunDirectory, sources: Iterable[Mapping[str, Any]]) -> list[str]:
     """Return a note about the sources that give nothing, as nothing is left of them."""
-    there = {source["name"] for source in sources}
-    gone = [step.label for step in run.plan.file.sources if step.label not in there]
-    return [f"without rows: {names_of(gone)}"] if gone else []
+    names = {source["name"] for source in sources}
+    without = [step.label for step in run.plan.file.sources if step.label not in names]
+    return [f"without rows: {names_of(without)}"] if without else []
 
 
 def _planned(run: RunDirectory) -> Mixture:
     """Return the mixture that `mix/plan.json` says, with the edits of a running mixture."""
-    where = run.store.where("mix/plan.json")
+    location = run.store.where("mix/plan.json")
     try:
         plan, notes = _with_edits(run, json.loads(run.read_file("mix.plan", "mix/plan.json")))
-        passed = sum(end - first for first, end in plan["skip"])
-        notes += [f"{passed:,} rows of it are skipped."] if passed else []
+        num_skipped = sum(end - first for first, end in plan["skip"])
+        notes += [f"{num_skipped:,} rows of it are skipped."] if num_skipped else []
         notes += _without_rows(run, plan["sources"])
         table, totals = mixture_table(plan), mixture_totals(plan)
     except (ValueError, KeyError, TypeError, AttributeError, ZeroDivisionError) as error:
-        raise DataError(f"{where}: cannot be read: {error!r}. Run again to rebuild.") from None
+        raise DataError(f"{location}: cannot be read: {error!r}. Run again to rebuild.") from None
     return Mixture("planned", tuple(notes), "", tuple(table), tuple(totals))
 
 
@@ -324,19 +324,19 @@ def estimate_counters(
     if guessed:
         notes.append(f"the text of {names_of(guessed)} is guessed from the size of files")
     if unknown:
-        what = names_of(unknown)
-        notes.append(f"not run yet, taken to change nothing: {what}; what they drop adds epochs")
+        stages = names_of(unknown)
+        notes.append(f"not run yet, taken to change nothing: {stages}; what they drop adds epochs")
     if as_before:
         notes.append(f"to run again, taken to drop as much as last time: {names_of(as_before)}")
-    counters, more = _packed(run, text, width)
-    return counters, notes + more
+    counters, packed_notes = _packed(run, text, width)
+    return counters, notes + packed_notes
 
 
 def names_of(names: Iterable[str]) -> str:
     """Return names as a list for people, the first ones if there are many."""
     names = list(names)
-    more = f" and {len(names) - 6} more" if len(names) > 7 else ""
-    return ", ".join(names[:6] if more else names) + more
+    rest = f" and {len(names) - 6} more" if len(names) > 7 else ""
+    return ", ".join(names[:6] if rest else names) + rest
 
 
 def _left_after(
@@ -348,13 +348,13 @@ def _left_after(
             n: SourceText(counters.get(f"kept/{n}", 0), counters.get(f"kept_bytes/{n}", 0))
             for n in text
         }
-    lost: Counter[str] = Counter()
+    dropped: Counter[str] = Counter()
     for name, value in counters.items():
         if name.startswith("dropped/"):
-            lost[name.rpartition("/")[2]] += value
+            dropped[name.rpartition("/")[2]] += value
     # Which documents a mask drops is known, how long they are is not: as long as the others.
     return {
-        name: _share(source, source.documents - lost[name], source.documents)
+        name: _share(source, source.documents - dropped[name], source.documents)
         for name, source in text.items()
     }
 
@@ -365,12 +365,12 @@ def _as_before(
     """Return what will be left if a phase keeps the share that it kept before."""
     if not phase.is_stream:
         return _left_after(phase, counters, text)
-    kept = _left_after(phase, counters, text)
-    left = {}
+    if_final = _left_after(phase, counters, text)
+    remaining = {}
     for name, source in text.items():
-        read = counters.get(f"read_bytes/{name}", 0)
-        left[name] = _share(kept[name], source.size_bytes, read) if read else source
-    return left
+        total = counters.get(f"read_bytes/{name}", 0)
+        remaining[name] = _share(if_final[name], source.size_bytes, total) if total else source
+    return remaining
 
 
 def _share(text: SourceText, share: int, total: int) -> SourceText:
@@ -392,14 +392,14 @@ def _packed(
     counters: dict[str, int] = {}
     is_measured = True
     for name, source in text.items():
-        read, made, padding, documents = (
+        size, packed, padding, documents = (
             before.get(f"{key}/{name}", 0)
             for key in ("read_bytes", "tokens", "padding", "documents")
         )
-        is_measured &= bool(read and made)
-        if read and made:
-            num = source.size_bytes * documents // read
-            tokens, fill = source.size_bytes * made // read, made / (made + padding)
+        is_measured &= bool(size and packed)
+        if size and packed:
+            num = source.size_bytes * documents // size
+            tokens, fill = source.size_bytes * packed // size, packed / (packed + padding)
         else:
             num, tokens, fill = source.documents, round(source.size_bytes * TOKENS_PER_BYTE), 1.0
         counters |= {

@@ -211,21 +211,22 @@ class Liveness:
         self._clock = clock
         self._asked: float | None = None
         self._last = Heartbeat(None, "")
-        self._gone: float | None = None
+        self._gone_since: float | None = None
         self._lease, self._changed = b"", clock()
 
     def look(self, store: Store) -> Heartbeat:
         """Return whether somebody works on a run; only GONE_SECONDS of silence count as no."""
         now = self._clock()
         is_cheap = isinstance(store, LocalStore) and not store.exists(JOBS)
-        if is_cheap or self._asked is None or now - self._asked >= ASK_SECONDS or self._gone:
+        is_due = self._asked is None or now - self._asked >= ASK_SECONDS
+        if is_cheap or is_due or self._gone_since:
             self._asked = now
             self._last = self.ask(store)
         if self._last.is_alive is not False:
-            self._gone = None
+            self._gone_since = None
             return self._last
-        self._gone = self._gone or now
-        is_sure = now - self._gone >= GONE_SECONDS
+        self._gone_since = self._gone_since or now
+        is_sure = now - self._gone_since >= GONE_SECONDS
         return self._last if is_sure else Heartbeat(True, "")
 
     def ask(self, store: Store) -> Heartbeat:
@@ -285,7 +286,7 @@ def _lock(store: LocalStore) -> Heartbeat:
 
 
 def _worker_logs(store: LocalStore) -> list[tuple[str, int]]:
-    """Return host and process of whoever started workers, by their logs, the latest first."""
+    """Return host and process of the drivers that started workers, by their logs, latest first."""
     logs: list[tuple[float, str, int]] = []
     with contextlib.suppress(OSError):
         for entry in os.scandir(store.path("logs")):
@@ -325,7 +326,7 @@ class SlurmFollower:
     ) -> None:
         self.run, self.jobs, self.phases, self.callbacks = run, jobs, phases, callbacks
         self._asked = time.monotonic()
-        self._gone: float | None = None
+        self._gone_since: float | None = None
         self._queued: tuple[Job, tuple[str, ...]] | None = None
         self._noted: set[tuple[Job, tuple[str, ...]]] = set()
         self._ended: defaultdict[Job, Counter[str]] = defaultdict(Counter)
@@ -376,7 +377,7 @@ class SlurmFollower:
     def _pause(self, phase: Phase | None, seconds: float = 0.0) -> None:
         """Wait a little; raise when nobody works on the run any more."""
         time.sleep(max(POLL_SECONDS, seconds))
-        if time.monotonic() - self._asked < ASK_SECONDS and self._gone is None:
+        if time.monotonic() - self._asked < ASK_SECONDS and self._gone_since is None:
             return
         self._asked = time.monotonic()
         try:
@@ -384,15 +385,15 @@ class SlurmFollower:
         except UsageError:
             return  # the controller is away: jobs go on, and manifests show progress
         for state in states:
-            ended = {name: num for name, num in state.elements.items() if name in ENDED}
-            self._ended[state.job] |= Counter(ended)
+            finished = {name: num for name, num in state.elements.items() if name in ENDED}
+            self._ended[state.job] |= Counter(finished)
         current = first_alive(states)
         if current is not None and not current.is_hopeless:
-            self._gone = None
+            self._gone_since = None
             self._note_queued(current)
             return
-        self._gone = self._gone or time.monotonic()
-        if time.monotonic() - self._gone > SEAL_SECONDS or self._has_failed(phase):
+        self._gone_since = self._gone_since or time.monotonic()
+        if time.monotonic() - self._gone_since > SEAL_SECONDS or self._has_failed(phase):
             raise self._stopped(phase, states)
 
     def _note_queued(self, state: JobState) -> None:
@@ -421,9 +422,9 @@ class SlurmFollower:
         name = CLOSING if phase is None else phase.name
         [last] = [job for job in self.jobs if job.phase == name]
         words = JobState(last, dict(self._ended[last]), ()).description
-        what = "close the run" if phase is None else f"finish phase {name}"
+        goal = "close the run" if phase is None else f"finish phase {name}"
         return TaskError(
-            f"{self.run.store.address}: no job is left in Slurm to {what}. Job {last.number}: "
+            f"{self.run.store.address}: no job is left in Slurm to {goal}. Job {last.number}: "
             f"{words.rstrip('.')}. Logs: {log_of(self.run, last)}. Run the same command again to "
             "continue."
         )

@@ -133,14 +133,14 @@ def cut_tasks(phase: Phase, fingerprint: str, units: Sequence[Unit], num: int | 
 def _groups(sizes: Sequence[int], num: int) -> list[tuple[int, int]]:
     """Cut a list into `num` ranges, about equal in size and none of them empty."""
     groups: list[tuple[int, int]] = []
-    left = sum(sizes)
+    remaining = sum(sizes)
     begin = size = 0
     for index, size_of_unit in enumerate(sizes):
         size += size_of_unit
-        to_come = num - len(groups) - 1
-        if to_come and (size * (to_come + 1) >= left or len(sizes) - index - 1 <= to_come):
+        num_left = num - len(groups) - 1
+        if num_left and (size * (num_left + 1) >= remaining or len(sizes) - index - 1 <= num_left):
             groups.append((begin, index + 1))
-            left -= size
+            remaining -= size
             begin, size = index + 1, 0
     return [*groups, (begin, len(sizes))] if begin < len(sizes) else groups
 
@@ -195,26 +195,26 @@ class PhaseWork:
         if not self.trust or self.reused is not None or is_deleted:
             return {unit for manifest in self.manifests.values() for unit in manifest.units}
         tasks = {manifest_name(self.phase, task): task for task in self.all_tasks}
-        done: set[int] = set()
+        units: set[int] = set()
         for name in self.run.manifest_names(self.phase, self.fingerprint):
-            known = tasks.get(name) or self.run.read_manifest(name)  # of a run that cut otherwise
-            done.update(known.units if known else ())
-        return done
+            source = tasks.get(name) or self.run.read_manifest(name)  # of a run that cut otherwise
+            units.update(source.units if source else ())
+        return units
 
-    def tasks(self, among: Sequence[Task] | None = None) -> list[Task]:
+    def tasks(self, candidates: Sequence[Task] | None = None) -> list[Task]:
         """Return what is left to do: tasks, without the units that some manifest names.
 
         Args:
-            among: look at these only, instead of all.
+            candidates: look at these only, instead of all.
         """
         if self.reused is not None:
             return []
-        done = self._done()
-        left = (
-            dataclasses.replace(task, units=tuple(n for n in task.units if n not in done))
-            for task in (self.all_tasks if among is None else among)
+        finished = self._done()
+        remaining = (
+            dataclasses.replace(task, units=tuple(n for n in task.units if n not in finished))
+            for task in (self.all_tasks if candidates is None else candidates)
         )
-        return [task for task in left if task.units]
+        return [task for task in remaining if task.units]
 
     def status(self) -> PhaseStatus:
         """Return what would happen now."""
@@ -227,10 +227,10 @@ class PhaseWork:
         undone = {number for task in tasks for number in task.units}
         state: PhaseAction = "continue" if len(undone) < num else "run"
         reusable = self.reusable & undone
-        left = len(undone) - len(reusable)
+        num_left = len(undone) - len(reusable)
         return PhaseStatus(
-            self.phase, state, self._reason(left, len(reusable)), self.fingerprint, num, left,
-            len(tasks), rows, size, len(reusable),
+            self.phase, state, self._reason(num_left, len(reusable)), self.fingerprint, num,
+            num_left, len(tasks), rows, size, len(reusable),
         )  # fmt: skip
 
     @functools.cached_property
@@ -247,13 +247,13 @@ class PhaseWork:
             )
         )
 
-    def _reason(self, left: int, reused: int) -> str:
+    def _reason(self, num_left: int, reused: int) -> str:
         """Return why what was finished once is done again; nothing if it never was."""
         if reused:
-            reason = f"{left:,} of {len(self.units):,} units are new or changed"
-            others = [source for source in self._sources() if self._is_edited(source)]
-            if others:
-                reason += f"; the parameters or the code of {', '.join(others)} changed"
+            reason = f"{num_left:,} of {len(self.units):,} units are new or changed"
+            edited = [source for source in self._sources() if self._is_edited(source)]
+            if edited:
+                reason += f"; the parameters or the code of {', '.join(edited)} changed"
             return reason
         if self.before is None:
             is_there = self.run.store.exists(self.run.seal_name(self.phase))
@@ -313,9 +313,9 @@ class PhaseWork:
             seal = self.reused
         else:
             tasks = [*self.tasks(), *self.all_tasks]
-            written = self.run.manifests(self.phase, self.fingerprint, tasks, self.manifests)
-            table = self._write_table(written.values())
-            merged = Seal.merge(self.phase.name, self.fingerprint, written.values(), table)
+            manifests = self.run.manifests(self.phase, self.fingerprint, tasks, self.manifests)
+            table = self._write_table(manifests.values())
+            merged = Seal.merge(self.phase.name, self.fingerprint, manifests.values(), table)
             seal = dataclasses.replace(merged, inputs=self.run.input_contents(self.phase))
             if len(seal.units) != len(self.units):
                 raise DataError(f"phase {self.phase.name}: manifests vanished. Run again.")
@@ -332,7 +332,7 @@ class PhaseWork:
 
     def _write_table(self, manifests: Iterable[Manifest]) -> list[Part]:
         """Write the unit table; a phase without units has none."""
-        known = {unit.number: unit for unit in self.units}
+        units = {unit.number: unit for unit in self.units}
         records = {
             number: record
             for manifest in manifests
@@ -340,10 +340,10 @@ class PhaseWork:
                 manifest.units, manifest.inputs, manifest.counters, manifest.volumes, strict=True
             )
         }
-        numbers = sorted(records.keys() & known.keys())
+        numbers = sorted(records.keys() & units.keys())
         if not numbers:
             return []
-        sources = [known[number].source for number in numbers]
+        sources = [units[number].source for number in numbers]
         chains = {source: self.run.chain(self.phase, source) for source in sorted(set(sources))}
         columns = zip(*(records[number] for number in numbers), strict=True)
         part, content = UnitTable(chains, numbers, sources, *columns).part(self.phase.name)
@@ -363,19 +363,19 @@ class PhaseWork:
         Folders that phases share (`ledger/`) are not listed here, but once, by `sweep`.
         """
         store = self.run.store
-        named = set[str]().union(*(role.paths() for role in seal.parts.roles()))
+        paths = set[str]().union(*(role.paths() for role in seal.parts.roles()))
         before = self.before.parts.roles() if self.before else []
         old = set[str]().union(*(role.paths() for role in before))
         for prefix in self.phase.owns:
             if prefix.endswith("/"):
                 old.update(store.list(prefix.rstrip("/")))
         owned = (name for name in old if name.startswith(self.phase.owns))
-        store.delete(name for name in sorted(owned) if name not in named)
-        kept = f"/{self.fingerprint}/task-"
+        store.delete(name for name in sorted(owned) if name not in paths)
+        current = f"/{self.fingerprint}/task-"
         store.delete(
             name
             for name in store.list(f"manifests/{self.phase.name}")
-            if name != self.run.seal_name(self.phase) and kept not in name and name not in named
+            if name != self.run.seal_name(self.phase) and current not in name and name not in paths
         )
 
 
@@ -408,19 +408,19 @@ def sweep(run: RunDirectory) -> None:
 
     That is what phases left that were interrupted, or are no longer in the plan.
     """
-    named = {run.seal_name(phase) for phase in run.plan.phases}
-    kept: list[str] = []
+    paths = {run.seal_name(phase) for phase in run.plan.phases}
+    folders: list[str] = []
     for phase in run.plan.phases:
         release(run, phase, run.seal(phase.index))
     for phase in run.plan.phases:
         seal = run.seal(phase.index)
-        named.update(*(role.paths() for role in seal.kept()))
-        kept.append(f"manifests/{phase.name}/{seal.fingerprint}/")
-    current = tuple(kept)
+        paths.update(*(role.paths() for role in seal.kept()))
+        folders.append(f"manifests/{phase.name}/{seal.fingerprint}/")
+    current = tuple(folders)
     for folder in FOLDERS:
         listed = run.store.list(folder)
         run.store.delete(
-            name for name in listed if name not in named and not name.startswith(current)
+            name for name in listed if name not in paths and not name.startswith(current)
         )
 
 
@@ -473,10 +473,10 @@ def _note(
 def read_failures(run: RunDirectory, phase: Phase) -> list[FailureRecord]:
     """Return what is remembered of a phase, without the tasks that have succeeded since."""
     listed = run.store.list(f"manifests/{phase.name}")
-    done = {name.replace("/task-", "/failed-") for name in listed if "/task-" in name}
+    retried = {name.replace("/task-", "/failed-") for name in listed if "/task-" in name}
     records = []
     for name in listed:
-        if "/failed-" not in name or name in done:
+        if "/failed-" not in name or name in retried:
             continue
         try:
             content: dict[str, Any] = json.loads(run.store.read(name))

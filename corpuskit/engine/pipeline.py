@@ -304,9 +304,9 @@ def check_phase(
         raise UsageError(f"{problem} Nothing was run.")
     if (lost := lost_edits(run, work.phase.name)) and not force:
         raise (TaskError if is_started else UsageError)(f"{lost}")
-    done = len(run.manifest_names(work.phase, work.fingerprint))
-    left = max(1 - done / len(work.all_tasks), 0.0) if work.all_tasks else 0.0
-    estimates = estimate_resources(run, work.phase.index, left, past)
+    num_done = len(run.manifest_names(work.phase, work.fingerprint))
+    share_left = max(1 - num_done / len(work.all_tasks), 0.0) if work.all_tasks else 0.0
+    estimates = estimate_resources(run, work.phase.index, share_left, past)
     available = available or available_resources(run, in_slot=in_slot)
     problems = find_problems(run, estimates, available)
     if not problems:
@@ -363,9 +363,9 @@ def refuse_no_runs(plan: Plan) -> None:
     """Refuse to reuse what is no run directory: a misspelt path would compute everything."""
     for address in plan.settings.reuse:
         if not open_store(address).exists(PLAN):
-            where = plan.file.locations.get("reuse", plan.file.path)
+            location = plan.file.locations.get("reuse", plan.file.path)
             raise ConfigError(
-                where,
+                location,
                 f"reuse: {address} is not a run directory, it has no {PLAN}.",
                 "Correct the path.",
             )

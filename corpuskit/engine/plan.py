@@ -57,8 +57,8 @@ class Phase:
         index: place in the plan.
         name: of its manifests, ledger parts and work folder.
         labels: the steps it runs: fused streaming stages, or the one global stage.
-        pass_name: of a global stage; empty for a streaming phase. The first pass of a stage that
-            stands first runs while the input is read (`refers`).
+        pass_name: of a global stage; empty for a streaming phase. The first pass of the first
+            stage runs while the input is read (`refers`).
         base: the phase whose parts are the cells; None = the input files.
         role: of those parts.
         sidecars: phases whose sidecars apply to those parts, oldest first.
@@ -90,7 +90,7 @@ class Phase:
     @property
     def is_read_by_users(self) -> bool:
         """Whether documents that it writes are results, all with the same columns."""
-        return any(not own.startswith(_INTERNAL) for own in self.owns)
+        return any(not folder.startswith(_INTERNAL) for folder in self.owns)
 
     @property
     def refers(self) -> bool:
@@ -153,8 +153,8 @@ class Plan:
             source: of these documents. Shards that only later phases read lack the columns that
                 stages add to other sources, so that such a stage changes nothing here.
         """
-        own = None if source is None or phase.is_read_by_users else (source,)
-        return document_schema(self.declared, _columns_of(self, phase, own))
+        only = None if source is None or phase.is_read_by_users else (source,)
+        return document_schema(self.declared, _columns_of(self, phase, only))
 
     def columns(self, phase: Phase) -> Mapping[str, pa.DataType]:
         """Return the annotation columns that a phase may read or write."""
@@ -194,14 +194,14 @@ class Plan:
         }
 
     @classmethod
-    def from_json(cls, content: Mapping[str, Any], where: str) -> Plan:
+    def from_json(cls, content: Mapping[str, Any], location: str) -> Plan:
         """Rebuild a plan; nothing in it is executed but stages found by name.
 
         Raises:
             DataError: it was written by another version.
         """
         if content.get("format") != 1:
-            raise DataError(f"{where}: not a plan of format 1.")
+            raise DataError(f"{location}: not a plan of format 1.")
         file = PipelineFile(
             content["path"],
             PipelineSettings.model_validate_json(json.dumps(content["settings"])),
@@ -251,13 +251,13 @@ def compile_plan(file: PipelineFile, until: str | None = None) -> Plan:
     names = tuple(step.label for step in file.sources)
     ExpectCheck(file.steps, names, file.locations).check(file.settings.expect)
     phases = _phases(file, until)
-    given: dict[str, dict[str, Any]] = {}
-    known: dict[str, Any] = {}
+    provided: dict[str, dict[str, Any]] = {}
+    facts: dict[str, Any] = {}
     for step in file.steps:
         with located(step):
-            given[step.label] = dict(step.stage.provides(known))
-            known.update(given[step.label])
-    return Plan(file, phases, given, until)
+            provided[step.label] = dict(step.stage.provides(facts))
+            facts.update(provided[step.label])
+    return Plan(file, phases, provided, until)
 
 
 def _with_implied(steps: tuple[Step, ...]) -> tuple[Step, ...]:
@@ -265,13 +265,13 @@ def _with_implied(steps: tuple[Step, ...]) -> tuple[Step, ...]:
     names = [step.name for step in steps]
     if "pack" not in names:
         return steps
-    where = steps[names.index("pack")].where
+    location = steps[names.index("pack")].where
     added: list[Step] = []
     if "shuffle" not in names:
         stage = registry.load("shuffle").model_validate({"order": "as_read"})
-        added.append(Step("shuffle", "shuffle", stage, where))
+        added.append(Step("shuffle", "shuffle", stage, location))
     if "mix" not in names:
-        added.append(Step("mix", "mix", registry.load("mix").model_validate({}), where))
+        added.append(Step("mix", "mix", registry.load("mix").model_validate({}), location))
     return (*steps, *added)
 
 
@@ -301,10 +301,10 @@ class _Builder:
         index = len(self.phases)
         base = () if self.base is None else (self.base,)
         depends = tuple(sorted({*base, *self.sidecars, *earlier, *waits}))
-        own = (f"work/{name}/", f"ledger/{name}-part-", f"profile/{name}-part-", *owns)
+        folders = (f"work/{name}/", f"ledger/{name}-part-", f"profile/{name}-part-", *owns)
         phase = Phase(
             index, name, labels, pass_name, self.base, self.role, tuple(self.sidecars),
-            earlier, depends, folder or f"work/{name}", own, dict(self.columns),
+            earlier, depends, folder or f"work/{name}", folders, dict(self.columns),
         )  # fmt: skip
         self.phases.append(phase)
         return index
@@ -506,16 +506,16 @@ def check_stages(file: PipelineFile) -> None:
                     f"as in columns: {{{column}: string}}.",
                 )
         check_applies(step, Known(names, columns, values), added)
-        same = [other.label for other in file.steps if other.name == step.name]
-        usual = step.name if step.label == same[0] else f"{step.name}_{same.index(step.label) + 1}"
+        number = [other.label for other in file.steps if other.name == step.name].index(step.label)
+        expected = f"{step.name}_{number + 1}" if number else step.name
         with located(step):
-            if step.label != usual and type(step.stage).provides is not Stage.provides:
-                raise UsageError(f"{AS}: later stages look for what {usual} adds. Leave it out.")
+            if step.label != expected and type(step.stage).provides is not Stage.provides:
+                raise UsageError(f"{AS}: later stages look for what {expected} adds. Leave it out.")
             _check_integers(step)
             _check_libraries(step)
             _check_reference_runs(step.stage.reference_runs(), file.settings.output)
-            apart = tuple(name for name in names if not step.applies.to_source(name))
-            step.stage.check(Known(names, columns, values, apart))
+            excluded = tuple(name for name in names if not step.applies.to_source(name))
+            step.stage.check(Known(names, columns, values, excluded))
             for path in step.stage.files():
                 file_digest(path)
         columns |= {f"{step.label}.{field}": kind for field, kind in step.stage.adds().items()}
@@ -595,9 +595,9 @@ def located(
         raise ConfigError(step.where, f"{step.label}: {describe(error)}") from None
     except kinds as error:
         message = str(error)
-        where = step.where_of(message)
-        named = message if message.startswith(step.name) else f"{step.label}: {message}"
-        raise ConfigError(where, named) from None
+        location = step.where_of(message)
+        text = message if message.startswith(step.name) else f"{step.label}: {message}"
+        raise ConfigError(location, text) from None
 
 
 def check_place(file: PipelineFile) -> None:
@@ -608,8 +608,8 @@ def check_place(file: PipelineFile) -> None:
     """
     output = file.settings.output
     if not is_remote(output) and (problem := _output_problem(output.removeprefix("file://"))):
-        where = file.locations.get("output", file.path)
-        raise ConfigError(where, f"output: {problem}", "Set another one.")
+        location = file.locations.get("output", file.path)
+        raise ConfigError(location, f"output: {problem}", "Set another one.")
     kind = file.settings.executor.kind
     missing = hint = ""
     if kind == "ray" and importlib.util.find_spec("ray") is None:
@@ -617,9 +617,9 @@ def check_place(file: PipelineFile) -> None:
     if kind == "slurm" and shutil.which("sbatch") is None:
         missing, hint = "sbatch", "Work on a login node of Slurm"
     if missing:
-        where = file.locations.get("executor.kind", file.path)
+        location = file.locations.get("executor.kind", file.path)
         problem = f"executor.kind: {missing} is not installed here."
-        raise ConfigError(where, problem, f"{hint}, or set executor.kind to local.")
+        raise ConfigError(location, problem, f"{hint}, or set executor.kind to local.")
 
 
 def _output_problem(output: str) -> str:

@@ -79,7 +79,7 @@ class PhaseCount:
         weights = _weights(run, phase, list(self.units.values()))
         self._weights = dict(zip(self.units, weights, strict=True))
         self._total = sum(weights)
-        self._seen: set[str] = set()
+        self._read_names: set[str] = set()
         self._done: set[int] = set()
         self._is_cut_otherwise = False
         self.counters: Counter[str] = Counter()
@@ -108,13 +108,13 @@ class PhaseCount:
         """Read the manifests that are new; return whether there were any."""
         listed = self.run.store.list(f"manifests/{self.phase.name}")
         self.failed = tuple(name for name in listed if "/failed-" in name)
-        ours = f"/{self.fingerprint}/task-"
-        new = [name for name in listed if ours in name and name not in self._seen]
+        prefix = f"/{self.fingerprint}/task-"
+        new = [name for name in listed if prefix in name and name not in self._read_names]
         for name, content in zip(new, self.run.store.read_each(new), strict=True):
-            with contextlib.suppress(DataError):  # damaged: whoever runs the phase makes it again
+            with contextlib.suppress(DataError):  # damaged: the phase rebuilds it
                 if content is not None:
                     self._add(name, Manifest.from_json(content, name))
-                    self._seen.add(name)
+                    self._read_names.add(name)
         if self._is_cut_otherwise:
             self.tasks_done = sum(self._done.issuperset(units) for units in self._tasks.values())
         return bool(new)
@@ -129,10 +129,10 @@ class PhaseCount:
             return 1.0
         # What a packed file holds is an estimate until some of it was read.
         scale = self.weight / self.text_bytes if self.weight and self.text_bytes else 1.0
-        more = min(more_bytes * scale, 0.95 * (self._total - self.weight))
-        return min((self.weight + more) / self._total, 1.0)
+        extra = min(more_bytes * scale, 0.95 * (self._total - self.weight))
+        return min((self.weight + extra) / self._total, 1.0)
 
-    def counted(self) -> PhaseCounters:
+    def counters_so_far(self) -> PhaseCounters:
         """Return what was counted so far."""
         return PhaseCounters(self.counters, self.rows, is_final=False)
 
@@ -156,7 +156,7 @@ class PhaseCount:
 
 
 def funnel_so_far(
-    run: RunDirectory, counted: Mapping[int, PhaseCounters]
+    run: RunDirectory, counters: Mapping[int, PhaseCounters]
 ) -> tuple[StageSoFar, ...]:
     """Return what was read of every source and what stages have done so far, in plan order.
 
@@ -164,29 +164,30 @@ def funnel_so_far(
     by the documents that this phase has read so far.
 
     Args:
-        counted: by index of the phase.
+        counters: by index of the phase.
     """
     sources: list[StageSoFar] = []
     stages: dict[str, StageSoFar] = {}
     kinds = {step.label: step.kind for step in run.plan.file.steps}
     alive = 0
     for phase in run.plan.phases:
-        count = counted.get(phase.index)
+        count = counters.get(phase.index)
         if count is None:
             break
         if phase.base is None:
             sources = [_source(step, count) for step in run.plan.file.sources]
-            alive = seen = sum(row.num_out for row in sources)
+            alive = num_in = sum(row.num_out for row in sources)
         else:
-            seen = alive if count.is_final else total(count.counters, "read/")
+            num_in = alive if count.is_final else total(count.counters, "read/")
         for label in phase.labels:
-            lost = total(count.counters, f"dropped/{label}/")
+            dropped = total(count.counters, f"dropped/{label}/")
             if phase.is_stream:
-                stages[label] = StageSoFar(label, kinds[label], seen, seen - lost, count.is_final)
-                seen -= lost
+                rest = num_in - dropped
+                stages[label] = StageSoFar(label, kinds[label], num_in, rest, count.is_final)
+                num_in = rest
             else:
-                stages[label] = _pass(stages.get(label), label, kinds[label], alive, lost, count)
-            alive -= lost if count.is_final else 0
+                stages[label] = _pass(stages.get(label), label, kinds[label], alive, dropped, count)
+            alive -= dropped if count.is_final else 0
         if not count.is_final:
             break
     labels = (step.label for step in run.plan.file.steps)  # phases have another order
@@ -195,24 +196,24 @@ def funnel_so_far(
 
 def _source(step: Step, count: PhaseCounters) -> StageSoFar:
     """Return what was read of a source, less what was rejected."""
-    read = count.counters.get(f"read/{step.label}", 0)
-    lost = sum(
+    num_read = count.counters.get(f"read/{step.label}", 0)
+    rejected = sum(
         num
         for name, num in count.counters.items()
         if name.startswith(f"dropped/{step.name}/") and name.endswith(f"/{step.label}")
     )
-    return StageSoFar(step.label, "source", read, read - lost, count.is_final)
+    return StageSoFar(step.label, "source", num_read, num_read - rejected, count.is_final)
 
 
 def _pass(
-    before: StageSoFar | None, label: str, kind: str, alive: int, lost: int, count: PhaseCounters
+    row: StageSoFar | None, label: str, kind: str, alive: int, dropped: int, count: PhaseCounters
 ) -> StageSoFar:
     """Return what a global stage has done, with one more of its passes."""
     if count.is_final:
-        num_in = alive if before is None else before.num_in
-        return StageSoFar(label, kind, num_in, alive - lost, is_final=True)
-    seen = min(count.rows, alive) if lost else alive
-    return StageSoFar(label, kind, seen, seen - lost, is_final=False)
+        num_in = alive if row is None else row.num_in
+        return StageSoFar(label, kind, num_in, alive - dropped, is_final=True)
+    num_in = min(count.rows, alive) if dropped else alive
+    return StageSoFar(label, kind, num_in, num_in - dropped, is_final=False)
 
 
 def _weights(run: RunDirectory, phase: Phase, units: Sequence[Unit]) -> list[int]:
@@ -305,7 +306,7 @@ class Tracker:
             phase.index: PhaseProgress(phase.name, phase.labels, "waiting")
             for phase in run.plan.phases
         }
-        self._counted: dict[int, PhaseCounters] = {}
+        self._counters: dict[int, PhaseCounters] = {}
         self._past: EarlierPhases = {}
         self._forecast = Forecast(self._began)
         self._entered = self._changed = self._began
@@ -348,44 +349,44 @@ class Tracker:
     def end(self, phase: Phase, seal: Seal, state: PhaseState = "done") -> None:
         """Note that a phase is finished; what it took is known of one that was begun here."""
         now = self._clock()
-        ended = dataclasses.replace(self._phases[phase.index], state=state, share=1.0)
+        row = dataclasses.replace(self._phases[phase.index], state=state, share=1.0)
         if self.count is not None and state == "done":
-            ended = dataclasses.replace(self._running(now, "done"), share=1.0)
-            ended = dataclasses.replace(ended, tasks_done=ended.tasks)
-            if self._is_late:  # begun by somebody else: these are not the seconds of all its text
-                ended = dataclasses.replace(ended, seconds=0.0)
+            row = dataclasses.replace(self._running(now, "done"), share=1.0)
+            row = dataclasses.replace(row, tasks_done=row.tasks)
+            if self._is_late:  # another process began it: these are not the seconds of all its text
+                row = dataclasses.replace(row, seconds=0.0)
             self._forecast.end(now, is_measured=not self._is_late)
         self._phases[phase.index] = dataclasses.replace(
-            ended,
+            row,
             is_empty=not len(seal.units),
-            documents=total(seal.counters, "read/") or ended.documents,
-            text_bytes=total(seal.counters, "read_bytes/") or ended.text_bytes,
+            documents=total(seal.counters, "read/") or row.documents,
+            text_bytes=total(seal.counters, "read_bytes/") or row.text_bytes,
         )
-        self._counted[phase.index] = PhaseCounters(seal.counters)
+        self._counters[phase.index] = PhaseCounters(seal.counters)
         self.count, self._changed = None, now
 
     def progress(self, state: RunState = "running", note: str = "") -> RunProgress:
         """Return how far the run is now."""
         now = self._clock()
-        counted = dict(self._counted)
+        counters = dict(self._counters)
         current = next(
             (i for i, row in self._phases.items() if row.state in {"waiting", "failed"}), None
         )
         phases = dict(self._phases)
-        speed, left, run_left = 0.0, None, None
+        speed, phase_left, run_left = 0.0, None, None
         if self.count is not None:
             current = self.count.phase.index
             phases[current] = self._running(now, "failed" if state == "failed" else "running")
-            counted[current] = self.count.counted()
+            counters[current] = self.count.counters_so_far()
             self._forecast.note(now, phases[current].share)
             speed = self._speed(now, phases[current].text_bytes)
             if state == "running":
-                left, run_left = self._left(now)
+                phase_left, run_left = self._seconds_left(now)
         return RunProgress(
             name=self.run.plan.settings.name, state=state, phases=tuple(phases.values()),
             current=None if current is None else phases[current],
-            funnel=funnel_so_far(self.run, counted), bytes_per_second=speed,
-            seconds=now - self._began, phase_seconds_left=left, seconds_left=run_left,
+            funnel=funnel_so_far(self.run, counters), bytes_per_second=speed,
+            seconds=now - self._began, phase_seconds_left=phase_left, seconds_left=run_left,
             tasks_failed=self.failed, tasks_retried=self.retried,
             quiet_seconds=self.quiet_seconds(), note=note or self._compile_note(now),
         )  # fmt: skip
@@ -403,8 +404,8 @@ class Tracker:
         count = self.count
         assert count is not None, "asked while a phase runs"
         documents, size = (
-            max(known, had + reported)
-            for known, had, reported in zip(
+            max(committed, had + reported)
+            for committed, had, reported in zip(
                 (count.documents, count.text_bytes), self._before, self._reported, strict=True
             )
         )
@@ -415,8 +416,8 @@ class Tracker:
 
     def _share(self) -> float:
         assert self.count is not None, "asked while a phase runs"
-        more = self._before[1] + self._reported[1] - self.count.text_bytes
-        return self.count.share(max(more, 0))
+        unfinished = self._before[1] + self._reported[1] - self.count.text_bytes
+        return self.count.share(max(unfinished, 0))
 
     def _speed(self, now: float, text_bytes: int) -> float:
         seconds = now - self._entered
@@ -435,12 +436,12 @@ class Tracker:
         slots = executor.slurm.slots if executor.kind == "slurm" else 1
         return executor.processes * slots
 
-    def _left(self, now: float) -> tuple[float | None, float | None]:
+    def _seconds_left(self, now: float) -> tuple[float | None, float | None]:
         """Return about how many seconds this phase, and the whole run, will still take."""
         count = self.count
         assert count is not None, "asked while a phase runs"
-        later = [row.name for index, row in self._phases.items() if index > count.phase.index]
-        otherwise = None
+        waiting = [row.name for index, row in self._phases.items() if index > count.phase.index]
+        fallback = None
         if self._is_late:
-            otherwise = left_of_tasks(count.task_seconds, count.share(), self.num_workers())
-        return self._forecast.left(now, later, otherwise)
+            fallback = left_of_tasks(count.task_seconds, count.share(), self.num_workers())
+        return self._forecast.seconds_left(now, waiting, fallback)

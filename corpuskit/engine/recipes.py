@@ -95,13 +95,13 @@ class CorpusRecipe(Parameters):
     @functools.cached_property
     def labelled(self) -> list[tuple[RecipeStep, list[tuple[str, str, dict[str, Any]]]]]:
         """Each step with (label, name, parameters) of its stages; labels are those of plans."""
-        seen: dict[str, int] = {}
+        counts: dict[str, int] = {}
         steps = []
         for step in self.steps:
             stages = []
             for entry in step.stages:
                 [(name, params)] = ({entry: {}} if isinstance(entry, str) else entry).items()
-                stages.append((label_of(name, seen, params), name, params))
+                stages.append((label_of(name, counts, params), name, params))
             steps.append((step, stages))
         return steps
 
@@ -119,8 +119,8 @@ def find_recipe(name: str) -> CorpusRecipe:
         names = " or ".join(recipe.full_name for recipe in versions)
         raise UsageError(f"{name}: which version? Name {names}.")
     if not versions:
-        known = {recipe.full_name if "@" in name else recipe.name for recipe in recipes()}
-        raise UsageError(f"there is no recipe {name!r}. {suggest(name, known)}")
+        choices = {recipe.full_name if "@" in name else recipe.name for recipe in recipes()}
+        raise UsageError(f"there is no recipe {name!r}. {suggest(name, choices)}")
     return versions[0]
 
 
@@ -132,15 +132,15 @@ def pipeline_text(
     A step that needs something, and of whose stages no parameter is given (by `overrides`, in the
     form `stage.parameter=value`), becomes a comment; parameter -> what to give is returned, too.
     """
-    given: dict[str, Any] = {label: {} for _, stages in recipe.labelled for label, *_ in stages}
+    params_of: dict[str, Any] = {label: {} for _, stages in recipe.labelled for label, *_ in stages}
     for text in overrides:
         target, equals, raw = text.partition("=")
         label, dot, parameter = target.partition(".")
         if not (equals and dot and parameter):
             raise UsageError(f"--set {text}: must look like stage.parameter=value.")
-        if label not in given:
-            raise UsageError(f"--set {text}: no stage {label!r}. {suggest(label, given)}")
-        given[label][parameter] = yamlreader.load(raw, f"--set {text}")
+        if label not in params_of:
+            raise UsageError(f"--set {text}: no stage {label!r}. {suggest(label, params_of)}")
+        params_of[label][parameter] = yamlreader.load(raw, f"--set {text}")
     lines = [
         *_comment(f"{recipe.full_name}, as `corpuskit init` writes it: {recipe.title}"),
         *_comment(recipe.note),
@@ -151,17 +151,17 @@ def pipeline_text(
         *(f"  {name}: {dump_value(value)}" for name, value in sources.items()),
         "stages:",
     ]
-    left: dict[str, str] = {}
+    missing: dict[str, str] = {}
     for number, (step, stages) in enumerate(recipe.labelled, start=1):
         lines += _comment(f"{number}. {step.step} [{step.match}] {step.why}", "  # ")
-        is_left = bool(step.needs) and not any(given[label] for label, *_ in stages)
-        for parameter, what in step.needs.items() if is_left else ():
-            left[parameter] = what
-            lines += _comment(f"Left out. It needs {parameter}: {what}", "  # ")
+        is_left = bool(step.needs) and not any(params_of[label] for label, *_ in stages)
+        for parameter, reason in step.needs.items() if is_left else ():
+            missing[parameter] = reason
+            lines += _comment(f"Left out. It needs {parameter}: {reason}", "  # ")
         for label, name, params in stages:
-            entry = stage_words(name, {**params, **given[label]})
+            entry = stage_words(name, {**params, **params_of[label]})
             lines.append(f"  {'# ' if is_left else ''}- {entry}")
-    return "\n".join(lines) + "\n", left
+    return "\n".join(lines) + "\n", missing
 
 
 def stage_words(name: str, params: Mapping[str, Any]) -> str:
@@ -187,17 +187,17 @@ def write_recipe(
     sources = {name or slots[0]: detect_source(files) for name, files in inputs.items()}
     sources = {k: v | recipe.options.get(next(iter(v)), {}) for k, v in sources.items()}
     output = (folder / "run").as_posix()
-    text, left = pipeline_text(recipe, sources, output, overrides)
-    given = {f"{s.label}.{name}" for s in read_steps(text) for name in s.stage.model_fields_set}
+    text, missing = pipeline_text(recipe, sources, output, overrides)
+    fields = {f"{s.label}.{name}" for s in read_steps(text) for name in s.stage.model_fields_set}
     needs = {
-        parameter: what for step, _ in recipe.labelled for parameter, what in step.needs.items()
+        parameter: reason for step, _ in recipe.labelled for parameter, reason in step.needs.items()
     }
-    for parameter in needs.keys() - left.keys() - given:
+    for parameter in needs.keys() - missing.keys() - fields:
         raise UsageError(f"{parameter} is missing: {needs[parameter]}")
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{recipe.name}.yaml"
     path.write_text(text, "utf-8")
-    return path, left
+    return path, missing
 
 
 def read_steps(text: str) -> tuple[Step, ...]:
@@ -273,12 +273,12 @@ def string_columns(path: str) -> tuple[str, list[str] | None]:
 
 def _columns(path: str, names: list[str]) -> dict[str, str]:
     """Return the parameters that name columns; `text_column` only where it is not `text`."""
-    chosen = {
-        parameter: next((name for name in usual if name in names), "")
-        for parameter, usual in PARAMETERS.items()
+    columns = {
+        parameter: next((name for name in candidates if name in names), "")
+        for parameter, candidates in PARAMETERS.items()
     }
-    if not chosen["text_column"]:
+    if not columns["text_column"]:
         raise UsageError(f"{path}: no column is called {' or '.join(PARAMETERS['text_column'])}; "
                          f"columns of strings: {listing(names, 20) or 'none'}. Rename the one with "
                          "the text, or write the pipeline by hand.")  # fmt: skip
-    return {k: v for k, v in chosen.items() if v and (k, v) != ("text_column", "text")}
+    return {k: v for k, v in columns.items() if v and (k, v) != ("text_column", "text")}

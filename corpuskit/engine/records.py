@@ -88,9 +88,9 @@ class MeasuresFile(ShardWriter):
     """The file of one stage: a row for each document; row groups do not depend on batches."""
 
     def __init__(self, path: Path, label: str, measures: Mapping[str, object]) -> None:
-        taken = sorted(measures.keys() & FIXED.keys())
-        if taken:
-            raise ValueError(f"{label}: a measure cannot be called {taken[0]!r}. Rename the rule.")
+        reserved = sorted(measures.keys() & FIXED.keys())
+        if reserved:
+            raise ValueError(f"{label}: no measure can be called {reserved[0]!r}. Rename the rule.")
         schema = pa.schema([*FIXED.items(), *((name, pa.float64()) for name in measures)])
         super().__init__(path, schema, use_dictionary=["source"], use_byte_stream_split=False)
         self.label = label
@@ -224,11 +224,11 @@ class Profile:
 
     def __init__(self, source: str) -> None:
         self._source = source
-        self._plain: defaultdict[tuple[str, str, str], list[int]] = defaultdict(lambda: [0, 0])
+        self._counts: defaultdict[tuple[str, str, str], list[int]] = defaultdict(lambda: [0, 0])
         self._binned: dict[tuple[str, str, str], NDArray[np.int64]] = {}
-        self._named: dict[tuple[str, str, str], dict[str | None, list[int]]] = {}
+        self._names_by_key: dict[tuple[str, str, str], dict[str | None, list[int]]] = {}
 
-    def passed(self, at: str, view: View) -> None:
+    def count_documents(self, at: str, view: View) -> None:
         """Count documents where they are read, or where they leave the phase."""
         sizes = view.text.sizes()
         self._histogram((at, "length", ""), sizes.astype(np.float64), sizes)
@@ -262,18 +262,18 @@ class Profile:
         """Write the counts and return how many rows there are; without any, nothing is written."""
         rows = [
             (*key, None, self._source, None, *counts)
-            for key, counts in self._plain.items()
+            for key, counts in self._counts.items()
             if any(counts)
         ]
-        for key, counted in self._binned.items():
+        for key, bins in self._binned.items():
             rows += [
-                (*key, None, self._source, place - LAST, *counted[:, place].tolist())
-                for place in np.flatnonzero(counted[0]).tolist()
+                (*key, None, self._source, place - LAST, *bins[:, place].tolist())
+                for place in np.flatnonzero(bins[0]).tolist()
             ]
-        for key, named in self._named.items():
+        for key, by_name in self._names_by_key.items():
             rows += [
                 (*key, name, self._source, None, *counts)
-                for name, counts in _most_frequent(named, MAX_NAMES[key[1]])
+                for name, counts in _most_frequent(by_name, MAX_NAMES[key[1]])
             ]
         if rows:
             rows.sort(key=lambda row: (row[:3], row[3] is None, row[3] or "", row[5] or 0))
@@ -305,49 +305,49 @@ class Profile:
         stays = np.ones(len(sizes), np.bool_) if outcome.codes is None else outcome.codes == 0
         after = outcome.text.sizes()
         changed = np.flatnonzero(stays & (after != sizes))
-        same = np.flatnonzero(stays & (after == sizes))
-        if outcome.text.data is not view.text.data and len(same):
-            rewritten = [r for r in same.tolist() if outcome.text.row(r) != view.text.row(r)]
+        same_size = np.flatnonzero(stays & (after == sizes))
+        if outcome.text.data is not view.text.data and len(same_size):
+            rewritten = [r for r in same_size.tolist() if outcome.text.row(r) != view.text.row(r)]
             changed = np.append(changed, np.array(rewritten, np.int64))
         self._add(
             (label, "rewritten", ""), len(changed), int((sizes[changed] - after[changed]).sum())
         )
 
     def _add(self, key: tuple[str, str, str], documents: int, text_bytes: int) -> None:
-        counts = self._plain[key]
+        counts = self._counts[key]
         counts[0] += documents
         counts[1] += text_bytes
 
     def _histogram(
         self, key: tuple[str, str, str], values: NDArray[np.float64], sizes: NDArray[np.int64]
     ) -> None:
-        known = ~np.isnan(values)
-        if not known.all():
-            values, sizes = values[known], sizes[known]
+        is_number = ~np.isnan(values)
+        if not is_number.all():
+            values, sizes = values[is_number], sizes[is_number]
         if len(values) == 0:
             return
         places, inverse, counts = np.unique(
             bins(values) + LAST, return_inverse=True, return_counts=True
         )
-        counted = self._binned.setdefault(key, np.zeros((2, 2 * LAST + 1), np.int64))
-        counted[0, places] += counts
+        totals = self._binned.setdefault(key, np.zeros((2, 2 * LAST + 1), np.int64))
+        totals[0, places] += counts
         summed = np.zeros(len(places), np.int64)
         np.add.at(summed, inverse, sizes)
-        counted[1, places] += summed
+        totals[1, places] += summed
 
     def _names(self, key: tuple[str, str, str], names: pa.Array, sizes: NDArray[np.int64]) -> None:
         encoded = names.dictionary_encode(null_encoding="encode")
         places = encoded.indices.to_numpy(zero_copy_only=False)
-        known = encoded.dictionary.to_pylist()
-        counts = np.bincount(places, minlength=len(known))
-        summed = np.zeros(len(known), np.int64)
+        values = encoded.dictionary.to_pylist()
+        counts = np.bincount(places, minlength=len(values))
+        summed = np.zeros(len(values), np.int64)
         np.add.at(summed, places, sizes)
-        named = self._named.setdefault(key, {})
+        by_name = self._names_by_key.setdefault(key, {})
         for name, documents, text_bytes in zip(
-            known, counts.tolist(), summed.tolist(), strict=True
+            values, counts.tolist(), summed.tolist(), strict=True
         ):
             short = name if name and len(name.encode()) <= MAX_NAME_BYTES else None
-            row = named.setdefault(short, [0, 0])
+            row = by_name.setdefault(short, [0, 0])
             row[0] += documents
             row[1] += text_bytes
 
@@ -358,18 +358,18 @@ def rule_of(reason: str) -> str:
 
 
 def _most_frequent(
-    named: Mapping[str | None, list[int]], limit: int
+    by_name: Mapping[str | None, list[int]], limit: int
 ) -> list[tuple[str | None, list[int]]]:
     """Return the most frequent names, and what is left under no name."""
-    rest = list(named.get(None, [0, 0]))
+    others = list(by_name.get(None, [0, 0]))
     order = sorted(
-        ((name, counts) for name, counts in named.items() if name is not None),
-        key=lambda one: (-one[1][0], one[0]),
+        ((name, counts) for name, counts in by_name.items() if name is not None),
+        key=lambda pair: (-pair[1][0], pair[0]),
     )
     for _, counts in order[limit:]:
-        rest = [rest[0] + counts[0], rest[1] + counts[1]]
-    kept: list[tuple[str | None, list[int]]] = [*order[:limit]]
-    return [*kept, (None, rest)] if rest[0] else kept
+        others = [others[0] + counts[0], others[1] + counts[1]]
+    rows: list[tuple[str | None, list[int]]] = [*order[:limit]]
+    return [*rows, (None, others)] if others[0] else rows
 
 
 # ---------------------------------------------------------------- ids and URLs
@@ -435,9 +435,9 @@ class Identities:
         return num
 
     def _add(
-        self, names: pa.Array, chosen: NDArray[np.bool_], keys: NDArray[np.int64], kind: int
+        self, names: pa.Array, mask: NDArray[np.bool_], keys: NDArray[np.int64], kind: int
     ) -> None:
-        rows = np.flatnonzero(chosen)
+        rows = np.flatnonzero(mask)
         if len(rows) == 0:
             return
         chosen_names = names.take(pa.array(rows)).cast(pa.binary()).to_pylist()

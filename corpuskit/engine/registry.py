@@ -121,8 +121,8 @@ def summary(name: str) -> str:
         and (doc := ast.get_docstring(node))
     ]
     # A stage names its source, its helpers seldom do.
-    named = [doc for doc in docs if "\nSource:" in doc] or docs[-1:]
-    return (named[0] if named else ast.get_docstring(tree) or "").split("\n", 1)[0]
+    stage_docs = [doc for doc in docs if "\nSource:" in doc] or docs[-1:]
+    return (stage_docs[0] if stage_docs else ast.get_docstring(tree) or "").split("\n", 1)[0]
 
 
 @functools.cache
@@ -137,7 +137,7 @@ def load(name: str) -> type[Stage]:
     if name not in modules():
         raise UsageError(f"There is no stage {name!r}. {suggest(name, modules())}")
     module = importlib.import_module(modules()[name])
-    own = [
+    types = [
         value
         for key, value in vars(module).items()
         if isinstance(value, type)
@@ -146,6 +146,6 @@ def load(name: str) -> type[Stage]:
         and not inspect.isabstract(value)
         and not key.startswith("_")
     ]
-    if len(own) != 1:
-        raise UsageError(f"{modules()[name]}: must define exactly one stage, defines {len(own)}.")
-    return own[0]
+    if len(types) != 1:
+        raise UsageError(f"{modules()[name]}: must define exactly one stage, defines {len(types)}.")
+    return types[0]

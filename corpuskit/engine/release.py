@@ -1,4 +1,4 @@
-"""Shuffle files that nobody reads any more: which they are, and what deleting them means.
+"""Shuffle files that are no longer read: which they are, and what deleting them means.
 
 With `shuffle_files: delete` they go when the last pass that reads them is sealed. The seal of who
 wrote them says so before the first of them is gone, and otherwise stays as it was: what later
@@ -30,18 +30,18 @@ def release(run: RunDirectory, phase: Phase, seal: Seal) -> None:
     if run.plan.settings.shuffle_files == "keep" or not seal.units:
         return
     for index in phase.earlier:
-        writer, written = run.plan.phases[index], run.seal(index)
-        roles = unread_after(run.plan, phase, writer, written.parts.digests)
+        writer, seal_of_writer = run.plan.phases[index], run.seal(index)
+        roles = unread_after(run.plan, phase, writer, seal_of_writer.parts.digests)
         if not roles:
             continue
-        deleted = tuple(sorted({*written.deleted, *roles}))
-        if deleted != written.deleted:
-            written = dataclasses.replace(written, deleted=deleted)
-            run.store.put(run.seal_name(writer), written.to_json())
-            run.set_seal(writer, written)
-        there = set(run.store.list(f"work/{writer.name}"))
-        paths = (path for role in deleted for path in written.by_role(role).paths())
-        run.store.delete(path for path in paths if path in there)
+        deleted = tuple(sorted({*seal_of_writer.deleted, *roles}))
+        if deleted != seal_of_writer.deleted:
+            seal_of_writer = dataclasses.replace(seal_of_writer, deleted=deleted)
+            run.store.put(run.seal_name(writer), seal_of_writer.to_json())
+            run.set_seal(writer, seal_of_writer)
+        names = set(run.store.list(f"work/{writer.name}"))
+        paths = (path for role in deleted for path in seal_of_writer.by_role(role).paths())
+        run.store.delete(path for path in paths if path in names)
 
 
 def unread_after(plan: Plan, phase: Phase, writer: Phase, roles: Iterable[str]) -> list[str]:
@@ -64,9 +64,9 @@ def stages_without_units(plan: Plan) -> list[str]:
     if plan.settings.shuffle_files == "keep":
         return []
     passes = [(phase, plan.current_pass(phase)) for phase in plan.phases if not phase.is_stream]
-    alone = {phase.labels[0]: one.name for phase, one in passes if one.is_cell_alone}
-    read = {(p.labels[0], file.partition("/")[0]) for p, one in passes for file in one.done_with}
-    return [label for label, name in alone.items() if (label, name) in read]
+    cell_passes = {phase.labels[0]: p.name for phase, p in passes if p.is_cell_alone}
+    used = {(phase.labels[0], f.partition("/")[0]) for phase, p in passes for f in p.done_with}
+    return [label for label, name in cell_passes.items() if (label, name) in used]
 
 
 def was_read(
@@ -78,14 +78,14 @@ def was_read(
         accept_code, trust: see `PhaseWork`.
     """
     last = _last_reader(run, phase, seal)
-    for later in run.plan.phases[phase.index + 1 :]:
-        if last < later.index or last == len(run.plan.phases):
+    for reader in run.plan.phases[phase.index + 1 :]:
+        if last < reader.index or last == len(run.plan.phases):
             break
-        later_seal = run.usable_seal(later)
+        later_seal = run.usable_seal(reader)
         if later_seal is None:
             return False
         try:
-            fingerprint = run.fingerprint(later)
+            fingerprint = run.fingerprint(reader)
         except DataError:  # one of those that it waits for is not sealed
             return False
         is_same = later_seal.fingerprint == fingerprint or (
@@ -93,18 +93,18 @@ def was_read(
         )
         if not is_same or not (trust or run.has_parts(later_seal)):
             return False
-        last = max(last, _last_reader(run, later, later_seal))
+        last = max(last, _last_reader(run, reader, later_seal))
     return last < len(run.plan.phases)
 
 
 def _last_reader(run: RunDirectory, phase: Phase, seal: Seal) -> int:
     """Return the last phase that reads deleted files of a phase; past the end if it is unknown."""
-    left, last = set(seal.deleted), phase.index
-    for later in run.plan.phases[phase.index + 1 :]:
-        read = set(unread_after(run.plan, later, phase, left)) if left else set()
-        if read:
-            later_seal = run.usable_seal(later)
+    unread, last = set(seal.deleted), phase.index
+    for reader in run.plan.phases[phase.index + 1 :]:
+        roles = set(unread_after(run.plan, reader, phase, unread)) if unread else set()
+        if roles:
+            later_seal = run.usable_seal(reader)
             if later_seal is None or later_seal.units:
-                left -= read
-                last = later.index
-    return len(run.plan.phases) if left else last
+                unread -= roles
+                last = reader.index
+    return len(run.plan.phases) if unread else last

@@ -124,12 +124,12 @@ class _Reading:
 
 
 def estimate_resources(
-    run: RunDirectory, first: int, left: float = 1.0, past: EarlierPhases | None = None
+    run: RunDirectory, first: int, share_left: float = 1.0, past: EarlierPhases | None = None
 ) -> list[ResourceEstimate]:
     """Return what the phases from `first` on will need; those before it are sealed.
 
     Args:
-        left: share of the first one that is still to do.
+        share_left: share of the first one that is still to do.
         past: what an earlier call has read.
     """
     settings = run.plan.settings
@@ -137,25 +137,25 @@ def estimate_resources(
     is_limited = any(step.applies.sources for step in run.plan.file.steps)
     texts = _by_source(run) if first == 0 or is_limited else {}
     sources = texts if first == 0 else {}
-    written: dict[int | None, _Reading] = {None: _together(sources)}
+    readings: dict[int | None, _Reading] = {None: _together(sources)}
     estimates: list[ResourceEstimate] = []
     resident: dict[str, int] = {}
     written_bytes: dict[int, int] = {}
     for phase in run.plan.phases:
-        reading = written[phase.base]
-        given = run.plan.given_to(phase)
+        reading = readings[phase.base]
+        facts = run.plan.given_to(phase)
         volume = dataclasses.replace(
-            reading.volume, given=given, task_memory_bytes=settings.task_memory_bytes
+            reading.volume, given=facts, task_memory_bytes=settings.task_memory_bytes
         )
         if phase.index < first:
-            written[phase.index] = _sealed(run, phase, volume)
+            readings[phase.index] = _sealed(run, phase, volume)
             continue
-        written[phase.index] = _Reading(volume, is_exact=False)
+        readings[phase.index] = _Reading(volume, is_exact=False)
         volume = _of_sources(volume, run.plan.applies(phase), texts)
         reading = _Reading(volume, reading.is_exact)
         costs = _costs(run, phase, volume, sources, texts)
         resident |= {label: cost.resident_bytes for label, cost in costs.items()}
-        share = left if phase.index == first else 1.0
+        share = share_left if phase.index == first else 1.0
         if phase.name not in past:
             past[phase.name] = _past(run.usable_seal(phase))
         workers = settings.executor.processes
@@ -209,8 +209,8 @@ def first_to_run(statuses: Iterable[PhaseStatus]) -> tuple[int, float] | None:
     """Return the first phase that would run and the share of it that is left; None if none."""
     for status in statuses:
         if status.state != "reuse":
-            left = (status.units_left or 0) / status.units if status.units else 1.0
-            return status.phase.index, left
+            share = (status.units_left or 0) / status.units if status.units else 1.0
+            return status.phase.index, share
     return None
 
 
@@ -269,10 +269,10 @@ def _costs(
     else:
         costs["read"] = Cost(cpu_seconds=volume.text_bytes / READ_SPEED)
     if not (steps and isinstance(steps[-1].stage, CellStage)):
-        stored = 0 if phase.refers else volume.text_bytes
-        size = int(stored * SHARD_RATIO) + ROW_BYTES * volume.documents
-        held = volume.cell_bytes // 4  # what the writer keeps of a shard until it is closed
-        costs["write"] = Cost(stored / WRITE_SPEED, unit_bytes=held, disk_bytes=size)
+        num_bytes = 0 if phase.refers else volume.text_bytes
+        size = int(num_bytes * SHARD_RATIO) + ROW_BYTES * volume.documents
+        buffered = volume.cell_bytes // 4  # what the writer keeps of a shard until it is closed
+        costs["write"] = Cost(num_bytes / WRITE_SPEED, unit_bytes=buffered, disk_bytes=size)
     return costs
 
 
@@ -283,9 +283,9 @@ def _of_sources(
     if applies.sources is None:
         return volume
     sizes = {name: reading.volume.text_bytes for name, (_, reading) in texts.items()}
-    part, total = sum(sizes[name] for name in applies.sources), max(sum(sizes.values()), 1)
+    own_bytes, total = sum(sizes[name] for name in applies.sources), max(sum(sizes.values()), 1)
     documents, size, cells = (
-        -(-number * part // total) for number in (volume.documents, volume.text_bytes, volume.cells)
+        -(-num * own_bytes // total) for num in (volume.documents, volume.text_bytes, volume.cells)
     )
     return dataclasses.replace(volume, documents=documents, text_bytes=size, cells=cells)
 
@@ -302,14 +302,14 @@ def _past(seal: Seal | None) -> EarlierUse | None:
     """Return what a phase took; None if it was never sealed."""
     if seal is None:
         return None
-    read = total(seal.counters, "read_bytes/") or int(seal.timing.get("text_bytes", 0))
-    size, kept = (
+    num_bytes = total(seal.counters, "read_bytes/") or int(seal.timing.get("text_bytes", 0))
+    size, kept_bytes = (
         sum(int(role.column("size_bytes").sum()) for role in roles)
         for roles in (seal.parts.roles(), seal.kept())
     )
     # Kernels are compiled once on a machine, not each time.
     cpu = seal.timing.get("cpu_seconds", 0.0) - seal.timing.get(COMPILING, 0.0)
-    return EarlierUse(cpu, read, size, kept)
+    return EarlierUse(cpu, num_bytes, size, kept_bytes)
 
 
 def _together(sources: Mapping[str, tuple[Source, _Reading]]) -> _Reading:
@@ -333,7 +333,7 @@ def _by_source(run: RunDirectory) -> dict[str, tuple[Source, _Reading]]:
     for pieces in run.inputs.units.values():
         name = pieces[0][0].source
         texts = [stages[name].text_size(file, piece) for file, piece in pieces]
-        sizes[name].append((sum(size for size, _ in texts), all(known for _, known in texts)))
+        sizes[name].append((sum(size for size, _ in texts), all(is_exact for _, is_exact in texts)))
     by_source = {}
     for name, pairs in sizes.items():
         text = sum(size for size, _ in pairs)
@@ -437,23 +437,23 @@ def peak_disk(estimates: Sequence[ResourceEstimate]) -> tuple[int, str]:
     What an earlier run left of a phase is deleted when the phase is sealed again, not before.
     """
     total = peak = 0
-    where = ""
+    phase = ""
     for estimate in estimates:
         total += estimate.disk_bytes
         if total > peak:
-            peak, where = total, estimate.phase
+            peak, phase = total, estimate.phase
         total -= estimate.freed_bytes
-    return peak, where
+    return peak, phase
 
 
 def _task_problem(run: RunDirectory, estimates: Sequence[ResourceEstimate]) -> str:
-    most = run.plan.settings.task_memory_bytes
+    limit = run.plan.settings.task_memory_bytes
     worst = max(estimates, key=lambda estimate: estimate.task_bytes, default=None)
-    if worst is None or worst.task_bytes <= most:
+    if worst is None or worst.task_bytes <= limit:
         return ""
     return (
         f"phase {worst.phase}: ~{worst.documents:,} documents need "
-        f"~{format_size(worst.task_bytes)} in one task, which may use {format_size(most)}. "
+        f"~{format_size(worst.task_bytes)} in one task, which may use {format_size(limit)}. "
         f"Set {worst.advice}task_memory_bytes to {worst.task_bytes} or more."
     )
 
@@ -462,8 +462,8 @@ def _memory_problem(estimates: Sequence[ResourceEstimate], available: AvailableR
     if available.memory_bytes is None or not estimates:
         return ""
     worst = max(estimates, key=lambda estimate: all_memory(estimate, available.workers))
-    needed = all_memory(worst, available.workers)
-    if needed <= available.memory_bytes:
+    num_bytes = all_memory(worst, available.workers)
+    if num_bytes <= available.memory_bytes:
         return ""
     fitting = max(
         (
@@ -473,8 +473,8 @@ def _memory_problem(estimates: Sequence[ResourceEstimate], available: AvailableR
         ),
         default=0,
     )
-    each = format_size(worst.memory_bytes)
-    what = f"{available.workers} workers need" if available.workers > 1 else "a worker needs"
+    per_worker = format_size(worst.memory_bytes)
+    subject = f"{available.workers} workers need" if available.workers > 1 else "a worker needs"
     if fitting:
         advice = f"Set executor.workers to {fitting}"
     elif available.memory_place.startswith("executor."):
@@ -484,17 +484,17 @@ def _memory_problem(estimates: Sequence[ResourceEstimate], available: AvailableR
     # What one task must hold does not depend on how the rest is cut.
     levers = "" if worst.task_bytes else ", or lower cell_bytes or task_memory_bytes"
     return (
-        f"phase {worst.phase}: {what} ~{format_size(needed)} of memory (~{each} each), but "
-        f"{available.memory_place} has {format_size(available.memory_bytes)}. {advice}{levers}."
+        f"phase {worst.phase}: {subject} ~{format_size(num_bytes)} of memory (~{per_worker} each), "
+        f"but {available.memory_place} has {format_size(available.memory_bytes)}. {advice}{levers}."
     )
 
 
 def _disk_problem(estimates: Sequence[ResourceEstimate], available: AvailableResources) -> str:
-    needed, phase = peak_disk(estimates)
-    if available.disk_bytes is None or needed <= available.disk_bytes:
+    num_bytes, phase = peak_disk(estimates)
+    if available.disk_bytes is None or num_bytes <= available.disk_bytes:
         return ""
     return (
-        f"phase {phase}: until its end the run will write up to ~{format_size(needed)}, but "
+        f"phase {phase}: until its end the run will write up to ~{format_size(num_bytes)}, but "
         f"{available.disk_place} has {format_size(available.disk_bytes)} free. Free space, or set "
         "another output."
     )
@@ -571,8 +571,8 @@ def available_memory() -> int | None:
 
     What child processes hold counts as left: they are the workers that will use it.
     """
-    here = _meminfo()
-    limits = [limit for limit in (here, _group_left()) if limit is not None]
+    machine = _meminfo()
+    limits = [limit for limit in (machine, _group_left()) if limit is not None]
     return min(limits) + _held_by_children() if limits else None
 
 
@@ -586,11 +586,11 @@ def parse_memory(text: str) -> int:
 def _memory_of(run: RunDirectory, *, in_slot: bool) -> tuple[int | None, str, int]:
     executor = run.plan.settings.executor
     if executor.kind == "slurm":
-        given = executor.slurm.mem
+        option = executor.slurm.mem
         # 0 asks for all the memory of a node, whatever that is.
-        known = parse_memory(given) if given is not None else 0
-        if known:
-            return known, "executor.slurm.mem", executor.processes
+        limit = parse_memory(option) if option is not None else 0
+        if limit:
+            return limit, "executor.slurm.mem", executor.processes
         if in_slot:
             return _group_left(), "the control group of the job", executor.processes
         return None, "a slot of Slurm (executor.slurm.mem is not set)", executor.processes
@@ -635,23 +635,23 @@ def _group_left(root: Path = Path("/sys/fs/cgroup"), groups: str | None = None) 
             continue
         folder = top / path.lstrip("/")
         while folder.is_relative_to(top):
-            left = _left_in(folder, *names)
-            limits += [left] if left is not None else []
+            free = _left_in(folder, *names)
+            limits += [free] if free is not None else []
             folder = folder.parent
     return min(limits, default=None)
 
 
 def _left_in(folder: Path, limit: str, usage: str, *pages: str) -> int | None:
     try:
-        most = (folder / limit).read_text("ascii").strip()
-        if most == "max" or int(most) >= _NO_LIMIT:
+        ceiling = (folder / limit).read_text("ascii").strip()
+        if ceiling == "max" or int(ceiling) >= _NO_LIMIT:
             return None
         used = int((folder / usage).read_text("ascii"))
         lines = (folder / "memory.stat").read_text("ascii").splitlines()
     except (OSError, ValueError):
         return None
     facts = {words[0]: int(words[1]) for words in map(str.split, lines) if len(words) == 2}
-    return max(int(most) - used + sum(facts.get(name, 0) for name in pages), 0)
+    return max(int(ceiling) - used + sum(facts.get(name, 0) for name in pages), 0)
 
 
 def _held_by_children(process: str = "self") -> int:

@@ -110,10 +110,10 @@ class SealedUnits:
         parts: list[Part] = []
         for part in self._parts(self.table.units[place]):
             number = unit.number * self._cells + part.unit % self._cells
-            moved = dataclasses.replace(part, unit=number, path=_renamed(part, number))
-            if not self._adopt(part, moved, store):
+            renamed = dataclasses.replace(part, unit=number, path=_renamed(part, number))
+            if not self._adopt(part, renamed, store):
                 return None
-            parts.append(moved)
+            parts.append(renamed)
         share = 1 / len(self.table.units)
         timing = {
             name: value * share
@@ -129,16 +129,16 @@ class SealedUnits:
             if role.role != UNITS:
                 yield from role.of_units(low, low + self._cells - 1)
 
-    def _adopt(self, part: Part, moved: Part, store: Store) -> bool:
+    def _adopt(self, part: Part, renamed: Part, store: Store) -> bool:
         """Give a part its name in this run; return whether it is there."""
         if part.role.startswith("file:"):
             return True  # the copy is a part of its own, and the seal of the phase places it
         if self.store.size(part.path) != part.size_bytes:
             return False
-        if moved.path == part.path and self.store.address == store.address:
+        if renamed.path == part.path and self.store.address == store.address:
             return True
-        try:  # also where the name is taken: whoever did that may have died before it was durable
-            store.adopt(self.store.at(part.path, digest=part.digest), moved.path)
+        try:  # also where the name is taken: its writer may have died before it was durable
+            store.adopt(self.store.at(part.path, digest=part.digest), renamed.path)
         except (DamagedError, FileNotFoundError):  # gone since, with a run that was made again
             return False
         return True

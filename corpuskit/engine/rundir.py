@@ -86,8 +86,8 @@ class RunDirectory:
         Raises:
             TaskError: corpuskit was edited since, or another version is installed here.
         """
-        here = self.code()
-        changed = [name for name, digest in self._code.items() if here.get(name) != digest]
+        current = self.code()
+        changed = [name for name, digest in self._code.items() if current.get(name) != digest]
         if changed:
             raise TaskError(
                 f"{self.store.address}: the code of {', '.join(changed)} is not what this run was "
@@ -116,8 +116,8 @@ class RunDirectory:
             ) from None
 
     @classmethod
-    def _from_json(cls, content: dict[str, Any], where: str, address: str) -> RunDirectory:
-        plan = Plan.from_json(content, where)
+    def _from_json(cls, content: dict[str, Any], location: str, address: str) -> RunDirectory:
+        plan = Plan.from_json(content, location)
         settings = plan.settings.model_copy(update={"output": address})
         plan = dataclasses.replace(plan, file=dataclasses.replace(plan.file, settings=settings))
         files = tuple(InputFile(*row) for row in content["files"])
@@ -137,7 +137,7 @@ class RunDirectory:
         Raises:
             DataError: the phase is not finished, or the file is not what it wrote.
         """
-        [part] = self.seal(self._named(phase)).by_role(f"file:{name}")
+        [part] = self.seal(self._index_of(phase)).by_role(f"file:{name}")
         content = self.store.read(name)
         if self.store.digest(name) != part.digest:
             raise DamagedError(self.at(part))
@@ -162,13 +162,13 @@ class RunDirectory:
         if is_there and self.store.digest(place.name) == place.digest:
             return DataError(f"{place}: could not be read whole once, but is whole now. Run again.")
         self.store.delete([place.name])
-        what = (
+        problem = (
             f"its content is not what phase {writer} wrote: the file was changed, or the disk "
             "damaged it. It is deleted"
             if is_there
             else f"phase {writer} wrote this file, but it is missing"
         )
-        return DataError(f"{place}: {what}; run the same command again, and it is made again.")
+        return DataError(f"{place}: {problem}; run the same command again, and it is made again.")
 
     def seal_name(self, phase: Phase) -> str:
         """Return the name of a phase's seal."""
@@ -228,30 +228,30 @@ class RunDirectory:
         phase: Phase,
         fingerprint: str,
         tasks: Iterable[Task] = (),
-        known: Mapping[str, Manifest] | None = None,
+        loaded: Mapping[str, Manifest] | None = None,
     ) -> dict[str, Manifest]:
         """Return the usable manifests of a phase with this fingerprint; no unit is in two of them.
 
         Args:
             tasks: whose manifests are read by name, should the listing lack them.
-            known: what an earlier call returned; it is not read again.
+            loaded: what an earlier call returned; it is not read again.
 
-        Where units are in two, `known` comes before `tasks`, and these before what is listed: a
+        Where units are in two, `loaded` comes before `tasks`, and these before what is listed: a
         late worker of a run that cut otherwise must not displace them.
         """
         listed = self.manifest_names(phase, fingerprint)
-        known = known or {}
+        loaded = loaded or {}
         by_task = (manifest_name(phase, task) for task in tasks)
-        names = dict.fromkeys([*known, *by_task, *listed])
+        names = dict.fromkeys([*loaded, *by_task, *listed])
         usable: dict[str, Manifest] = {}
-        seen: set[int] = set()
+        units: set[int] = set()
         self._sizes = {}  # what was listed earlier lacks what was written since
         self._lists = len(names) >= WORTH_A_LISTING
-        contents = self.store.read_each([name for name in names if name not in known])
+        contents = self.store.read_each([name for name in names if name not in loaded])
         for name in names:
-            manifest = known.get(name) or self._usable(name, next(contents))
-            if manifest is not None and seen.isdisjoint(manifest.units):
-                seen.update(manifest.units)
+            manifest = loaded.get(name) or self._usable(name, next(contents))
+            if manifest is not None and units.isdisjoint(manifest.units):
+                units.update(manifest.units)
                 usable[name] = manifest
         self._lists, self._sizes = False, {}
         return usable
@@ -366,8 +366,8 @@ class RunDirectory:
                 "schema": [[f.name, str(f.type)] for f in self.plan.schema(phase, source or None)],
             }
             # Which other sources a stage applies to decides nothing about this one.
-            if where := {s.label: s.applies.to_json()["where"] for s in steps if s.applies.where}:
-                facts["where"] = where
+            if limits := {s.label: s.applies.to_json()["where"] for s in steps if s.applies.where}:
+                facts["where"] = limits
             if phase.base is None:
                 steps += [s for s in self.plan.file.sources if s.label == source]
             self._chains[key] = fingerprint(facts, [(s.label, s.name, s.stage) for s in steps])
@@ -472,20 +472,20 @@ class RunDirectory:
 
     def find_parts(self, phase: Phase, name: str) -> RoleParts:
         """Return parts by `<pass>/<run>` of the same stage, or `<phase>/<role>` of another."""
-        first, _, rest = name.partition("/")
+        first, _, role = name.partition("/")
         for index in phase.earlier:
             if self.plan.phases[index].pass_name == first:
-                return self.seal(index).by_role(f"run:{rest}")
-        return self.seal(self._named(first)).by_role(rest)
+                return self.seal(index).by_role(f"run:{role}")
+        return self.seal(self._index_of(first)).by_role(role)
 
     def find_counters(self, phase: Phase, name: str) -> Mapping[str, int]:
         """Return the counters of an earlier pass of the same stage, or of another phase."""
         for index in phase.earlier:
             if self.plan.phases[index].pass_name == name:
                 return self.seal(index).counters
-        return self.seal(self._named(name)).counters
+        return self.seal(self._index_of(name)).counters
 
-    def _named(self, name: str) -> int:
+    def _index_of(self, name: str) -> int:
         for phase in self.plan.phases:
             if phase.name == name:
                 return phase.index

@@ -176,16 +176,16 @@ def funnel(run: RunDirectory, finished: Sealed | None = None) -> list[FunnelRow]
 
 def stage_states(run: RunDirectory, finished: Sealed) -> list[tuple[Step, StageState]]:
     """Return every source and every stage, in plan order, and how far it is."""
-    done = {phase.index for phase, _ in finished}
+    indices = {phase.index for phase, _ in finished}
     states: list[tuple[Step, StageState]] = [
-        (step, "done" if 0 in done else "waiting") for step in run.plan.file.sources
+        (step, "done" if 0 in indices else "waiting") for step in run.plan.file.sources
     ]
     for step in run.plan.file.steps:
         phases = {phase.index for phase in run.plan.phases if step.label in phase.labels}
         if not phases and run.plan.until is not None:
             states.append((step, "not run"))
         else:
-            states.append((step, "done" if phases <= done else "waiting"))
+            states.append((step, "done" if phases <= indices else "waiting"))
     return states
 
 
@@ -210,7 +210,7 @@ def accounts(run: RunDirectory, finished: Sealed | None = None) -> list[Account]
     """
     read: Counter[str] = Counter()
     dropped: Counter[str] = Counter()
-    kept: Counter[str] = Counter()
+    num_kept: Counter[str] = Counter()
     for phase, seal in sealed(run) if finished is None else finished:
         for name, value in seal.counters.items():
             source = name.rpartition("/")[2]
@@ -219,16 +219,16 @@ def accounts(run: RunDirectory, finished: Sealed | None = None) -> list[Account]
             elif name.startswith("dropped/"):
                 dropped[source] += value
         if phase.is_stream:
-            kept = Counter()
+            num_kept = Counter()
             for part in seal.by_role("documents"):
-                kept[part.source] += part.rows
+                num_kept[part.source] += part.rows
             for step in run.plan.file.sources:  # packed: there are no document parts
-                kept[step.label] += seal.counters.get(f"documents/{step.label}", 0)
+                num_kept[step.label] += seal.counters.get(f"documents/{step.label}", 0)
         else:
             for name, value in seal.counters.items():
                 if name.startswith("dropped/"):
-                    kept[name.rpartition("/")[2]] -= value
-    return [Account(s, read[s], dropped[s], kept[s]) for s in sorted(read)]
+                    num_kept[name.rpartition("/")[2]] -= value
+    return [Account(s, read[s], dropped[s], num_kept[s]) for s in sorted(read)]
 
 
 def verify(run: RunDirectory) -> Verification:
@@ -236,12 +236,12 @@ def verify(run: RunDirectory) -> Verification:
     from corpuskit.engine.mixture import edit_problems  # loads the loader, which others do without
 
     problems: list[str] = []
-    named: set[str] = set()
+    paths: set[str] = set()
     size = 0
     sealed_phases = sealed(run)
     for _, seal in sealed_phases:
         for part in itertools.chain.from_iterable(seal.kept()):
-            named.add(part.path)
+            paths.add(part.path)
             part_bytes = run.store.size(part.path)
             if part_bytes is None:
                 problems.append(f"{part.path}: missing.")
@@ -261,7 +261,7 @@ def verify(run: RunDirectory) -> Verification:
     ]
     if not problems:
         for folder in () if run.plan.until else _NAMED:
-            extra = [name for name in run.store.list(folder) if name not in named]
+            extra = [name for name in run.store.list(folder) if name not in paths]
             problems += [f"{name}: no seal names it." for name in extra]
         problems += [
             f"source {account.source}: {account.num_missing} documents are neither kept nor in the "
@@ -275,7 +275,7 @@ def verify(run: RunDirectory) -> Verification:
         "now names. Run again to bring it up to date."
         for phase in outdated(run, sealed_phases)
     ]
-    return Verification(len(named), size, problems, notes)
+    return Verification(len(paths), size, problems, notes)
 
 
 def outdated(run: RunDirectory, finished: Sealed) -> list[Phase]:
@@ -296,7 +296,7 @@ def run_facts(run: RunDirectory) -> dict[str, Any]:
     from corpuskit.engine.mixture import mixture, packing
 
     finished = sealed(run)
-    taken = mixture(run, finished)
+    mix = mixture(run, finished)
     peak = max((seal.timing.get("peak_rss_bytes", 0.0) for _, seal in finished), default=0.0)
     return {
         "directory": run.store.address,
@@ -307,7 +307,7 @@ def run_facts(run: RunDirectory) -> dict[str, Any]:
             for account in accounts(run, finished)
         ],
         "packing": [dataclasses.asdict(row) for row in packing(finished)],
-        "mixture": None if taken is None else taken.facts(),
+        "mixture": None if mix is None else mix.facts(),
         "cpu_seconds": overheads(run, finished),
         "peak_rss_bytes": peak,
     }
@@ -319,13 +319,13 @@ def _not_applied(
     """Return source -> documents that came to a stage that does not apply to them."""
     if not step.applies.is_limited:
         return {}
-    counted = {
+    skipped = {
         source: counters.get(f"{NOT_APPLIED}{step.label}/{source}", 0)
         if step.applies.to_source(source)
         else num
         for source, num in before.items()
     }
-    return {source: num for source, num in counted.items() if num}
+    return {source: num for source, num in skipped.items() if num}
 
 
 def _timing_name(phase: Phase, name: str) -> str:
@@ -339,7 +339,7 @@ def _timing_name(phase: Phase, name: str) -> str:
 
 
 def _of_source(by_rule: dict[str, dict[str, int]], source: str) -> dict[str, dict[str, int]]:
-    return {rule: {source: by[source]} for rule, by in by_rule.items() if source in by}
+    return {rule: {source: counts[source]} for rule, counts in by_rule.items() if source in counts}
 
 
 def _nested(counters: Counter[str], prefix: str) -> dict[str, dict[str, int]]:
@@ -448,8 +448,8 @@ def run_status(run: RunDirectory, finished: Sealed) -> RunStatus:
         statuses = ()
     failures = tuple(row for phase in run.plan.phases for row in _reported_failures(run, phase))
     settings, num = run.plan.settings, len(run.plan.phases)
-    done = {phase.name for phase, _ in finished}
-    unfinished = [phase.name for phase in run.plan.phases if phase.name not in done]
+    sealed_names = {phase.name for phase, _ in finished}
+    unfinished = [phase.name for phase in run.plan.phases if phase.name not in sealed_names]
     stale = [status for status in statuses if status.state not in ("reuse", "later")]
     current = stale[0].phase.name if stale else unfinished[0] if unfinished else None
     is_running = current is not None and heartbeat(run.store).is_alive is True
@@ -458,18 +458,17 @@ def run_status(run: RunDirectory, finished: Sealed) -> RunStatus:
         current = outdated_now[0].name
     state: RunState = "finished"
     sentence = f"Finished: all {num} phases."
+    progress = f"at phase {current}, {len(sealed_names)} of {num} phases are finished."
     if is_running:
         state = "running"
-        sentence = f"Running: at phase {current}, {len(done)} of {num} phases are finished."
+        sentence = f"Running: {progress}"
     elif current is not None and failures:
         tasks = "1 task" if len(failures) == 1 else f"{len(failures)} tasks"
         state = "failed"
         sentence = f"Failed: {tasks}, the first of them in phase {failures[0].phase}."
     elif unfinished:
         state = "stopped"
-        sentence = (
-            f"Stopped before its end: at phase {current}, {len(done)} of {num} phases are finished."
-        )
+        sentence = f"Stopped before its end: {progress}"
     elif outdated_now or any(status.reason != CODE_CHANGED for status in stale):
         state = "changed"
         sentence = (
@@ -490,7 +489,7 @@ def run_status(run: RunDirectory, finished: Sealed) -> RunStatus:
         sentence=sentence,
         began=iso(_first_written(run, finished)),
         ended=iso(max((time for time in times if time is not None), default=None)),
-        phases_done=len(done),
+        phases_done=len(sealed_names),
         phases=num,
         accepted_code_change=tuple(p.name for p, seal in finished if seal.accepted_code_change),
         failures=failures,

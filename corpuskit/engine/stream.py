@@ -75,14 +75,14 @@ class StreamWork:
             self._cell(work, self._documents(work))
             yield work
             return
-        for index, group in enumerate(_grouped(self._read(), self.run.plan.settings.cell_bytes)):
+        for index, group in enumerate(_to_cells(self._read(), self.run.plan.settings.cell_bytes)):
             if index >= CELLS_PER_UNIT:
                 limit = f"more than {CELLS_PER_UNIT} cells in one file that cannot be split"
                 path = self.run.inputs.units[self.unit.number][0][0].path
                 raise DataError(f"{path}: {limit}. Raise cell_bytes or split the file.")
             number = self.unit.number * CELLS_PER_UNIT + index
             work = self._work(dataclasses.replace(self.unit, number=number))
-            self._cell(work, _joined(self._ingest(work, group)))
+            self._cell(work, _merge_small(self._ingest(work, group)))
             yield work
 
     def _work(self, unit: Unit) -> UnitWork:
@@ -115,11 +115,11 @@ class StreamWork:
     def _staged(
         self, work: UnitWork, batches: Iterator[pa.RecordBatch], watch: Stopwatch
     ) -> Iterator[View]:
-        self._aside: dict[str, list[pa.RecordBatch]] = {}
+        self._diverted: dict[str, list[pa.RecordBatch]] = {}
         for batch in batches:
             view = View(batch)
             if self.phase.base is None:
-                work.profile.passed(READ, view)
+                work.profile.count_documents(READ, view)
                 work.ids.add(batch)
             watch.lap("read")
             for step, stage in self.steps:
@@ -128,37 +128,37 @@ class StreamWork:
                 if view.num_docs == 0:
                     break
             if view.num_docs:
-                work.profile.passed(LEFT, view)
+                work.profile.count_documents(LEFT, view)
                 yield view
                 watch.lap(self.last_label or "write")
 
     def _apply(self, work: UnitWork, step: Step, stage: StreamingStage, view: View) -> View:
         """Apply one stage: ledger rows for what it did, and the view for the next stage."""
-        seen, rows = step.applies.seen(view)
+        input_view, rows = step.applies.select(view)
         if rows is not None:
             work.count(f"{NOT_APPLIED}{step.label}/{work.unit.source}", view.num_docs - len(rows))
             if len(rows) == 0:
                 return view_after(step.label, stage, view, None, rows)
-        work.timing[f"text_bytes/{step.label}"] += int(seen.text.sizes().sum())
-        ids = seen.column("id")
+        work.timing[f"text_bytes/{step.label}"] += int(input_view.text.sizes().sum())
+        ids = input_view.column("id")
         with noting(f"stage {step.label}, documents {ids[0]} to {ids[-1]}"):
-            outcome = stage.apply(seen)
-        work.profile.applied(step.label, stage, seen, outcome)
+            outcome = stage.apply(input_view)
+        work.profile.applied(step.label, stage, input_view, outcome)
         if step.label in self.labelled:
             _count_labels(work, step.label, outcome)
         if outcome.measures and getattr(step.stage, "measures", False):
-            work.measures.add(step.label, seen, outcome)
+            work.measures.add(step.label, input_view, outcome)
         if outcome.spans is not None and len(outcome.spans.rows):
-            work.add_ledger(_span_entries(step, stage, seen, outcome))
+            work.add_ledger(_span_entries(step, stage, input_view, outcome))
         changed = view_after(step.label, stage, view, outcome, rows)
         if outcome.codes is None or not outcome.codes.any():
             return changed
         dropped = np.flatnonzero(outcome.codes)
-        work.add_ledger(_drop_entries(step, stage, seen, outcome, dropped))
+        work.add_ledger(_drop_entries(step, stage, input_view, outcome, dropped))
         places = dropped if rows is None else rows[dropped]
         if stage.diverts:
-            aside = changed.select(places).batch
-            self._aside.setdefault(stage.diverts, []).append(aside)
+            diverted = changed.select(places).batch
+            self._diverted.setdefault(stage.diverts, []).append(diverted)
         stays = np.ones(view.num_docs, np.bool_)
         stays[places] = False
         return changed.select(np.flatnonzero(stays))
@@ -204,7 +204,7 @@ class StreamWork:
     def _write_diverted(self, work: UnitWork, folder: str) -> None:
         path = self.scratch / f"{folder}-{work.unit.number}.parquet"
         with DocumentWriter(path, self.schema) as writer:
-            for batch in self._aside.get(folder, ()):
+            for batch in self._diverted.get(folder, ()):
                 writer.write(_conform(batch, self.schema))
         work.publish_documents(writer, f"aside:{folder}", folder)
 
@@ -257,7 +257,7 @@ class FileNames:
         self._ordinals = np.array(list(files), np.int64)
         self._names = pa.array(list(files.values()), pa.string())
 
-    def of(self, keys: NDArray[np.int64]) -> pa.StringArray:
+    def files_of(self, keys: NDArray[np.int64]) -> pa.StringArray:
         """Return the file of each key, (N,)."""
         places = np.searchsorted(self._ordinals, keys >> POSITION_BITS)
         return self._names.take(pa.array(places))
@@ -273,7 +273,7 @@ def identified(
     """
     num = len(read.positions)
     nulls = pa.nulls(num, pa.string())
-    files = names.of(read.positions)
+    files = names.files_of(read.positions)
     positions = read.positions & MAX_POSITION
     origin = pa.StructArray.from_arrays(
         [
@@ -303,22 +303,22 @@ def identified(
     return pa.record_batch(columns)
 
 
-def _joined(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _merge_small(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Join small batches up to BATCH_BYTES and BATCH_ROWS: stages have a cost per batch, too."""
-    waiting: list[pa.RecordBatch] = []
+    buffered: list[pa.RecordBatch] = []
     rows = size = 0
     for batch in batches:
         rows, size = rows + len(batch), size + batch.nbytes
         is_full = rows > BATCH_ROWS or size > BATCH_BYTES
-        if waiting and (is_full or batch.schema != waiting[0].schema):
-            yield pa.concat_batches(waiting)
-            waiting, rows, size = [], len(batch), batch.nbytes
-        waiting.append(batch)
-    if waiting:
-        yield pa.concat_batches(waiting)
+        if buffered and (is_full or batch.schema != buffered[0].schema):
+            yield pa.concat_batches(buffered)
+            buffered, rows, size = [], len(batch), batch.nbytes
+        buffered.append(batch)
+    if buffered:
+        yield pa.concat_batches(buffered)
 
 
-def _grouped(batches: Iterator[SourceBatch], cell_bytes: int) -> Iterator[Iterator[SourceBatch]]:
+def _to_cells(batches: Iterator[SourceBatch], cell_bytes: int) -> Iterator[Iterator[SourceBatch]]:
     """Group batches into cells of about `cell_bytes` of text as it was read.
 
     The cut depends on the input alone. Each group must be consumed before the next is asked for.
@@ -351,7 +351,7 @@ def _note_rejects(
     stage, rejects = source.stage_name(), read.rejects
     if rejects:
         keys = np.array([reject.position for reject in rejects], np.int64)
-        ids = derived_ids(work.unit.source, names.of(keys), pa.array(keys & MAX_POSITION))
+        ids = derived_ids(work.unit.source, names.files_of(keys), pa.array(keys & MAX_POSITION))
         work.add_ledger(
             Entries(
                 keys, ids, pa.repeat(work.unit.source, len(ids)), stage,
@@ -409,12 +409,12 @@ def _span_entries(step: Step, stage: Stage, view: View, outcome: Outcome) -> Ent
     rows, codes = spans.rows[order], spans.codes[order]
     new = np.ones(len(rows), np.bool_)
     new[1:] = (rows[1:] != rows[:-1]) | (codes[1:] != codes[:-1])
-    begins = np.flatnonzero(new)
-    lists = span_lists(np.cumsum(new) - 1, spans.starts[order], spans.ends[order], len(begins))
-    names = pa.array(stage.rules).take(pa.array(codes[begins].astype(np.int64) - 1))
-    counts = np.diff(np.append(begins, len(rows))).astype(np.float64)
+    firsts = np.flatnonzero(new)
+    lists = span_lists(np.cumsum(new) - 1, spans.starts[order], spans.ends[order], len(firsts))
+    names = pa.array(stage.rules).take(pa.array(codes[firsts].astype(np.int64) - 1))
+    counts = np.diff(np.append(firsts, len(rows))).astype(np.float64)
     return Entries.of(
-        view.batch, rows[begins], step.label, names, counts, action=spans.action, spans=lists
+        view.batch, rows[firsts], step.label, names, counts, action=spans.action, spans=lists
     )
 
 

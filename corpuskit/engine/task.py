@@ -79,7 +79,7 @@ def run_task(
     earlier = run.earlier_units(phase, task.fingerprint)
     load_compiler()
     began_cpu, began = cpu_seconds(), time.perf_counter()
-    done: list[UnitResult] = []
+    results: list[UnitResult] = []
     try:
         with run.store.scratch() as scratch:
             for unit, read in zip(units, inputs, strict=True):
@@ -87,8 +87,8 @@ def run_task(
                 if reused:
                     counts = reused.counters
                     progress(total(counts, "read/"), total(counts, "read_bytes/"))
-                done.append(reused or _computed(_work(run, phase, unit, scratch, progress)))
-                for name, value in done[-1].timing.items():
+                results.append(reused or _computed(_work(run, phase, unit, scratch, progress)))
+                for name, value in results[-1].timing.items():
                     timing[name] += value
     except DamagedError as error:
         raise run.without(error) from None
@@ -96,11 +96,11 @@ def run_task(
     timing["cpu_seconds"] += cpu_seconds() - began_cpu
     timing["wall_seconds"] = time.perf_counter() - began
     timing["peak_rss_bytes"] = float(peak_rss_bytes())
-    parts = tuple(part for unit in done for part in unit.parts)
-    counters = tuple(dict(unit.counters) for unit in done)
+    parts = tuple(part for unit in results for part in unit.parts)
+    counters = tuple(dict(unit.counters) for unit in results)
     manifest = Manifest(
         phase.name, task.fingerprint, task.units, tuple(inputs), parts, counters, dict(timing),
-        tuple(unit.volumes() for unit in done),
+        tuple(unit.volumes() for unit in results),
     )  # fmt: skip
     return _commit(run, manifest_name(phase, task), manifest)
 

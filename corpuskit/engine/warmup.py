@@ -56,8 +56,8 @@ def warm_up(jobs: int) -> Iterator[tuple[str, float]]:
     spawn = multiprocessing.get_context("spawn")  # a fork would share the compiler's locks
     with concurrent.futures.ProcessPoolExecutor(jobs, spawn, start_quickly) as pool:
         waiting = [pool.submit(_warm, name) for name in names]
-        for done in concurrent.futures.as_completed(waiting):
-            name, seconds = done.result()
+        for future in concurrent.futures.as_completed(waiting):
+            name, seconds = future.result()
             if seconds:
                 yield name, seconds
     mark = warm_mark()
@@ -121,15 +121,15 @@ def _apply(name: str) -> bool:
     )
     params = stage.examples[0].params if stage.examples else {}
     try:
-        made = stage.model_validate(dict(params))
+        instance = stage.model_validate(dict(params))
     except ValidationError:
         return False  # needs a file that only the user has
-    if not all(Path(file).exists() for file in made.files()):
+    if not all(Path(file).exists() for file in instance.files()):
         return False
-    for column in made.needs():
+    for column in instance.needs():
         if column not in batch.schema.names:
             batch = batch.append_column(column, _made_up(column, texts))
-    made.apply(View(batch))
+    instance.apply(View(batch))
     return True
 
 

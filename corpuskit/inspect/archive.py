@@ -55,7 +55,7 @@ _READABLE = ("s3://", "gs://", "az://", "file://")
 
 
 @contextlib.contextmanager
-def opened(path: Readable) -> Iterator[pq.ParquetFile]:
+def open_part(path: Readable) -> Iterator[pq.ParquetFile]:
     """Open a Parquet part.
 
     Raises:
@@ -69,16 +69,16 @@ def opened(path: Readable) -> Iterator[pq.ParquetFile]:
 
 
 def select(
-    path: Readable, columns: Sequence[str] | None, chosen: pc.Expression | None, **options: Any
+    path: Readable, columns: Sequence[str] | None, condition: pc.Expression | None, **options: Any
 ) -> pa.Table:
     """Return the rows of a Parquet part that an expression chooses.
 
     Args:
-        columns, chosen: None = all.
+        columns, condition: None = all.
         options: of `pyarrow.parquet.read_table`.
     """
     with open_whole(path) as file:
-        return pq.read_table(file, columns=columns, filters=chosen, partitioning=None, **options)
+        return pq.read_table(file, columns=columns, filters=condition, partitioning=None, **options)
 
 
 # ---------------------------------------------------------------- one document, file by file
@@ -96,7 +96,7 @@ def rows_of(
     Raises:
         DataError: the file is not a Parquet file, or has no such column.
     """
-    with opened(path) as file:
+    with open_part(path) as file:
         names = [name for name in file.schema_arrow.names if name not in without]
         return [
             {ROW: first + index, **_row(file, group, index, names)}
@@ -123,7 +123,7 @@ def document_rows(run: RunDirectory, part: Part, key: int) -> list[dict[str, Any
 
 def first_values(path: Readable, column: str, num: int) -> list[Any]:
     """Return a column of the first row group of a part, at most `num` values."""
-    with opened(path) as file:
+    with open_part(path) as file:
         if not file.num_row_groups:
             return []
         table = file.read_row_group(0, columns=[column], use_threads=False)
@@ -150,7 +150,7 @@ def sidecar_row(path: Readable, row: int) -> dict[str, Any]:
     raise DataError(f"{path}: has no row {row}. Run again.")
 
 
-def plain(value: Any) -> Any:
+def as_json(value: Any) -> Any:
     """Return a value of a row as JSON has it."""
     try:
         json.dumps(value, allow_nan=False)
@@ -166,25 +166,25 @@ def _groups(
     metadata, first = file.metadata, 0
     index = file.schema_arrow.names.index(column)  # no nested column comes before keys
     for group in range(metadata.num_row_groups):
-        stored = metadata.row_group(group)
-        bounds = stored.column(index).statistics
+        row_group = metadata.row_group(group)
+        bounds = row_group.column(index).statistics
         is_known = bounds is not None and bounds.has_min_max
         if not is_known or bounds.min <= key <= bounds.max:
             table = file.read_row_group(group, columns=[column], use_threads=False)
             yield group, first, numbers(table.column(column))
-        first += stored.num_rows
+        first += row_group.num_rows
 
 
 def _row(file: pq.ParquetFile, group: int, index: int, names: list[str]) -> dict[str, Any]:
-    seen = 0
+    rows_before = 0
     # Texts are read in small steps, up to the one that is wanted: a row group may hold 64 MB.
     step = 256 if "text" in names else 1 << 16
     for batch in file.iter_batches(
         batch_size=step, row_groups=[group], columns=names, use_threads=False
     ):
-        if index < seen + len(batch):
-            return batch.slice(index - seen, 1).to_pylist()[0]  # type: ignore[no-any-return]
-        seen += len(batch)
+        if index < rows_before + len(batch):
+            return batch.slice(index - rows_before, 1).to_pylist()[0]  # type: ignore[no-any-return]
+        rows_before += len(batch)
     raise DataError(f"row group {group} has no row {index}.")
 
 
@@ -210,8 +210,8 @@ class Shards(NamedTuple):
 
     def sidecars(self, part: Part) -> list[Readable]:
         """Return the sidecars of a part."""
-        of_part = (seal.by_role("sidecar").of_unit(part.unit) for seal in self.masks)
-        return [self.run.at(sidecar) for sidecars in of_part for sidecar in sidecars]
+        by_seal = (seal.by_role("sidecar").of_unit(part.unit) for seal in self.masks)
+        return [self.run.at(sidecar) for sidecars in by_seal for sidecar in sidecars]
 
     def read(
         self, part: Part, columns: Sequence[str], keys: NDArray[np.int64] | None = None
@@ -222,11 +222,11 @@ class Shards(NamedTuple):
             columns: `key` must be one of them.
             keys: as in `read_documents`.
         """
-        gone = self._gone(part)
+        dropped = self._dropped_keys(part)
         sidecars = self.sidecars(part)
         for batch in read_part(self.run, part, columns, sidecars=sidecars, keys=keys):
-            if len(gone):
-                batch = batch.filter(pc.invert(pc.is_in(batch.column("key"), gone)))
+            if len(dropped):
+                batch = batch.filter(pc.invert(pc.is_in(batch.column("key"), dropped)))
             if len(batch):
                 yield batch
 
@@ -241,7 +241,7 @@ class Shards(NamedTuple):
                     texts[row["key"]] = (row["id"], row["text"])
         return texts
 
-    def _gone(self, part: Part) -> pa.Array:
+    def _dropped_keys(self, part: Part) -> pa.Array:
         keys = [pa.array([], pa.int64())]
         for ledger in self.packing.by_role("ledger").of_unit(part.unit) if self.packing else ():
             rows = select(self.run.at(ledger), ["doc_key"], pc.field("action") == "drop")
@@ -319,7 +319,7 @@ def documents_of(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the documents with these keys as a phase read them, masks and cuts applied.
 
-    Those of the phase that reads the input, and of parts that somebody has deleted, are left out;
+    Those of the phase that reads the input, and of deleted parts, are left out;
     so are texts that lie in input files which changed since.
 
     Args:
@@ -334,16 +334,16 @@ def documents_of(
         index = int(np.searchsorted(lows, key, "right")) - 1
         if index >= 0 and key < cells[index].high:
             by_cell[index].append(key)
-    for index, mine in sorted(by_cell.items()):
+    for index, cell_keys in sorted(by_cell.items()):
         cell = cells[index]
         assert cell.part is not None, "cells have parts"
         if not run.store.exists(cell.part.path):
             continue
-        wanted = np.array(sorted(mine), np.int64)
+        sorted_keys = np.array(sorted(cell_keys), np.int64)
         sidecars = cell_sidecars(run, phase, cell)
         try:
-            for batch in read_part(run, cell.part, columns, sidecars=sidecars, keys=wanted):
-                matches = batch.filter(pc.is_in(batch.column("key"), pa.array(wanted)))
+            for batch in read_part(run, cell.part, columns, sidecars=sidecars, keys=sorted_keys):
+                matches = batch.filter(pc.is_in(batch.column("key"), pa.array(sorted_keys)))
                 if len(matches):
                     yield matches
         except DataError:
@@ -400,11 +400,11 @@ def texts_seen(
         units: key -> number of the unit that its ledger row is of.
         read_inputs: open the input files, for what the phase that reads them saw.
     """
-    seen = Texts()
+    result = Texts()
     if phase.base is not None:
         steps = _steps_before(run, phase, label, set(units.values()))
         for batch in documents_of(run, phase, units.keys(), None if steps else ["key", "text"]):
-            _replay(run, batch, steps, "documents", seen)
+            _replay(run, batch, steps, "documents", result)
     elif read_inputs:
         reader = InputReader(run)
         by_file: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
@@ -413,15 +413,15 @@ def texts_seen(
         for (number, _), keys in sorted(by_file.items()):
             steps = _steps_before(run, phase, label, {units[key] for key in keys})
             for batch in reader.read(number, keys):
-                _replay(run, batch, steps, "input", seen)
-        seen.texts |= {key: SeenText(text, "input") for key, text in reader.rejected.items()}
-        seen.problems |= {k: why for k, why in reader.problems.items() if k not in seen.texts}
+                _replay(run, batch, steps, "input", result)
+        result.texts |= {key: SeenText(text, "input") for key, text in reader.rejected.items()}
+        result.problems |= {k: why for k, why in reader.problems.items() if k not in result.texts}
     else:
-        seen.problems = dict.fromkeys(units, "the input was not read")
+        result.problems = dict.fromkeys(units, "the input was not read")
     for key in units:
-        if key not in seen.texts:
-            seen.problems.setdefault(key, "the document is not where the run read it")
-    return seen
+        if key not in result.texts:
+            result.problems.setdefault(key, "the document is not where the run read it")
+    return result
 
 
 @contextlib.contextmanager
@@ -445,17 +445,17 @@ def _steps_before(
 
 def _rewrites(run: RunDirectory, seal: Seal, labels: Sequence[str], units: Collection[int]) -> bool:
     """Return whether stages changed texts in some units, as far as the profile counted that."""
-    chosen = (pc.field("what") == "rewritten") & pc.field("at").isin(list(labels))
+    condition = (pc.field("what") == "rewritten") & pc.field("at").isin(list(labels))
     for unit in units if labels else ():
         parts = seal.by_role(PROFILE).of_unit(unit)
-        if not len(parts) or any(select(run.at(p), ["at"], chosen).num_rows for p in parts):
+        if not len(parts) or any(select(run.at(p), ["at"], condition).num_rows for p in parts):
             return True
     return False
 
 
 def _replay(
     run: RunDirectory, batch: pa.RecordBatch, steps: Sequence[tuple[Step, StreamingStage]],
-    place: str, seen: Texts,
+    place: str, result: Texts,
 ) -> None:  # fmt: skip
     """Note the texts of a batch, all of one source, after some stages."""
     view = View(batch)
@@ -463,23 +463,23 @@ def _replay(
         for step, stage in steps:
             if not step.applies.to_source(view.column("source")[0].as_py()):
                 continue
-            part, rows = step.applies.seen(view)
+            part, rows = step.applies.select(view)
             with folder_of(run):
                 outcome = stage.apply(part) if part.num_docs else None
             view = view_after(step.label, stage, view, outcome, rows)
             if outcome is not None and outcome.codes is not None and outcome.codes.any():
-                gone = part.keys[outcome.codes != 0]
+                dropped = part.keys[outcome.codes != 0]
                 why = f"{step.label} does not let it pass any more"
-                seen.problems.update(dict.fromkeys(gone.tolist(), why))
-                view = view.select(np.flatnonzero(~np.isin(view.keys, gone)))
+                result.problems.update(dict.fromkeys(dropped.tolist(), why))
+                view = view.select(np.flatnonzero(~np.isin(view.keys, dropped)))
             if view.num_docs == 0:
                 return
     except (CorpuskitError, OSError) as error:  # a model is gone
-        seen.problems.update(dict.fromkeys(view.keys.tolist(), _reason(error)))
+        result.problems.update(dict.fromkeys(view.keys.tolist(), _reason(error)))
         return
     texts = view.batch.column("text").to_pylist()
     for key, text in zip(view.keys.tolist(), texts, strict=True):
-        seen.texts[key] = SeenText(text, place)
+        result.texts[key] = SeenText(text, place)
 
 
 def _reason(error: CorpuskitError | OSError) -> str:
@@ -512,59 +512,59 @@ class InputReader:
         """
         ordinal = split_key(keys[0])[0]
         pieces = [pair for pair in self.run.inputs.units[unit] if pair[0].ordinal == ordinal]
-        wanted, batches, reason = set(keys), list[pa.RecordBatch](), ""
+        missing_keys, batches, reason = set(keys), list[pa.RecordBatch](), ""
         try:
             for file, piece in pieces:
-                if wanted:
-                    reason = self._from_slice(unit, file, piece, wanted, batches)
+                if missing_keys:
+                    reason = self._from_slice(unit, file, piece, missing_keys, batches)
         except (CorpuskitError, OSError) as error:
             reason = _reason(error)
         missing = reason or "the input file does not have it there"
-        self.problems |= dict.fromkeys(wanted, missing)
+        self.problems |= dict.fromkeys(missing_keys, missing)
         return batches
 
     def _from_slice(
-        self, unit: int, file: InputFile, piece: Slice, wanted: set[int],
+        self, unit: int, file: InputFile, piece: Slice, missing_keys: set[int],
         batches: list[pa.RecordBatch],
     ) -> str:  # fmt: skip
         """Read a slice up to the last wanted document; return why some were not reached."""
         if "://" in file.path and not file.path.startswith(_READABLE):
             return f"{file.path}: is not fetched again"
         path = file.path if is_remote(file.path) else file.path.removeprefix("file://")
-        here = dataclasses.replace(file, path=path, state=file.state or file.stamp)
-        most = self.run.plan.settings.max_document_bytes
+        local_file = dataclasses.replace(file, path=path, state=file.state or file.stamp)
+        max_bytes = self.run.plan.settings.max_document_bytes
         with folder_of(self.run), contextlib.ExitStack() as stack:
-            check_unchanged(here)
-            source = self.run.plan.source(file.source).read(here, piece, most)
+            check_unchanged(local_file)
+            source = self.run.plan.source(file.source).read(local_file, piece, max_bytes)
             if isinstance(source, Generator):
                 stack.callback(source.close)  # the rest of the slice is not read
-            while wanted:
+            while missing_keys:
                 if self._left_bytes <= 0 or time.process_time() > self._end:
                     size = f"{INPUT_BYTES >> 20} MiB or {INPUT_SECONDS:.0f} CPU seconds"
                     return f"the input holds it, after more than {size} of other documents"
                 batch = next(source, None)
                 if batch is None:
                     return ""
-                self._take(unit, batch.keyed(file.ordinal), file, wanted, batches)
+                self._take(unit, batch.keyed(file.ordinal), file, missing_keys, batches)
         return ""
 
     def _take(
-        self, unit: int, batch: SourceBatch, file: InputFile, wanted: set[int],
+        self, unit: int, batch: SourceBatch, file: InputFile, missing_keys: set[int],
         batches: list[pa.RecordBatch],
     ) -> None:  # fmt: skip
         from corpuskit.engine.stream import FileNames, identified  # loads what runs stages
 
         self._left_bytes -= max(batch.size_bytes, batch.texts.nbytes)
         for reject in batch.rejects:
-            if reject.position in wanted:
-                wanted.discard(reject.position)
+            if reject.position in missing_keys:
+                missing_keys.discard(reject.position)
                 if reject.text is None:
                     self.problems[reject.position] = "the source rejects it, so no stage sees it"
                 else:
                     self.rejected[reject.position] = reject.text
-        rows = np.flatnonzero(np.isin(batch.positions, np.array(sorted(wanted), np.int64)))
+        rows = np.flatnonzero(np.isin(batch.positions, np.array(sorted(missing_keys), np.int64)))
         if len(rows):
-            wanted.difference_update(batch.positions[rows].tolist())
+            missing_keys.difference_update(batch.positions[rows].tolist())
             names = FileNames(self.run.inputs.units[unit])
             documents = identified(file.source, names, batch, self.run.plan.declared)
             batches.append(documents.take(pa.array(rows)))

@@ -1,7 +1,7 @@
 """What a dataset card says of a run: sources, stages, counts, limits; `card_page` writes it down.
 
 What was declared comes from `card:` in the pipeline file, everything else from the plan and the
-seals. Nothing is guessed: what nobody declared is shown as undeclared.
+seals. Nothing is guessed: what is not declared is shown as undeclared.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def card_facts(run: RunDirectory) -> CardFacts:
             "or inputs than the plan now has, so a card would tell of what did not make the data. "
             "Run the pipeline again."
         )
-    done = {phase.name for phase, _ in finished}
+    sealed_names = {phase.name for phase, _ in finished}
     declared = run.plan.settings.card
     rows = funnel(run, finished)
     steps = run.plan.file.steps
@@ -105,17 +105,17 @@ def card_facts(run: RunDirectory) -> CardFacts:
     stages = [_stage(step, by_label[step.label]) for step in steps]
     sources = _source_facts(run, finished)
     rejected = {
-        f"{row.stage}: {rule}": sum(by.values())
+        f"{row.stage}: {rule}": sum(by_source.values())
         for row in rows
         if row.is_source
-        for rule, by in row.dropped.items()
+        for rule, by_source in row.dropped.items()
     }
-    unfinished = [phase.name for phase in run.plan.phases if phase.name not in done]
+    unfinished = [phase.name for phase in run.plan.phases if phase.name not in sealed_names]
     changed = [phase.name for phase, seal in finished if seal.accepted_code_change]
-    given = {key: value for facts in run.plan.given.values() for key, value in facts.items()}
-    tokenizer = given.get("tokenizer", {})
+    facts_of = {key: value for facts in run.plan.given.values() for key, value in facts.items()}
+    tokenizer = facts_of.get("tokenizer", {})
     plan_hash, taken_down, plan_limits = _edits(run, finished)
-    table = mixture(run, finished) if "mix.plan" in done else None
+    table = mixture(run, finished) if "mix.plan" in sealed_names else None
     derived = find_limits(
         steps, [source["name"] for source in sources if source["license"] is None], changed
     )
@@ -126,7 +126,7 @@ def card_facts(run: RunDirectory) -> CardFacts:
         _warnings(declared, sources, unfinished),
         next((str(s.stage.tokenizer) for s in steps if hasattr(s.stage, "tokenizer")), None),
         tokenizer.get("vocab_size"),
-        given.get("packing", {}).get("seq_len"), taken_down,
+        facts_of.get("packing", {}).get("seq_len"), taken_down,
         [dataclasses.asdict(row) for row in table.rows] if table else [],
         plan_hash, {phase.name: seal.fingerprint for phase, seal in finished},
         corpuskit.__version__, pipeline_yaml(run.plan.file),
@@ -150,7 +150,7 @@ def _stage(step: Step, row: FunnelRow) -> dict[str, Any]:
         "summary": registry.summary(step.name),
         "source": source_of(step.name),
         "params": step.stage.model_dump(mode="json", exclude_defaults=True),
-        "dropped": {rule: sum(by.values()) for rule, by in row.dropped.items()},
+        "dropped": {rule: sum(by_source.values()) for rule, by_source in row.dropped.items()},
         "changed": dict(row.changed),
         "num_in": row.num_in if has_counts else None,
         "num_out": row.num_out if has_counts else None,
@@ -158,10 +158,10 @@ def _stage(step: Step, row: FunnelRow) -> dict[str, Any]:
 
 
 def _source_facts(run: RunDirectory, finished: Sealed) -> list[dict[str, Any]]:
-    documents = {one.source: one for one in accounts(run, finished)}
+    documents = {account.source: account for account in accounts(run, finished)}
     packed = {row.source: row for row in packing(finished) if row.band is None}
     sizes, read = kept_bytes(run, finished), read_bytes(finished)
-    nothing = 0 if packed else None  # where others are packed, a source may have no documents
+    no_tokens = 0 if packed else None  # where others are packed, a source may have no documents
     rows = []
     for step in run.plan.file.sources:
         name = step.label
@@ -180,8 +180,8 @@ def _source_facts(run: RunDirectory, finished: Sealed) -> list[dict[str, Any]]:
                 "read_bytes": read.get(name, 0),
                 "kept_documents": count.num_kept if count else 0,
                 "kept_bytes": None if sizes is None else sizes.get(name, 0),
-                "tokens": row.tokens if row else nothing,
-                "rows": row.rows if row else nothing,
+                "tokens": row.tokens if row else no_tokens,
+                "rows": row.rows if row else no_tokens,
             }
         )
     return rows
@@ -231,14 +231,14 @@ def _edits(run: RunDirectory, finished: Sealed) -> tuple[str | None, int, list[s
         edits = read_edits(open_files(run.store.address), plan_hash)
     except (UsageError, DataError) as error:
         return plan_hash, 0, [f"The chain of edits cannot be read: {error}"]
-    gone = sum(len(edit.fields["documents"]) for edit in edits if edit.kind == "takedown")
-    if not gone:
+    removed = sum(len(edit.fields["documents"]) for edit in edits if edit.kind == "takedown")
+    if not removed:
         return plan_hash, 0, []
     return (
         plan_hash,
-        gone,
+        removed,
         [
-            f"{gone:,} documents were taken down after packing: corpuskit's loader leaves them "
+            f"{removed:,} documents were taken down after packing: corpuskit's loader leaves them "
             "out, but they still lie in the files."
         ],
     )
@@ -250,9 +250,9 @@ def _warnings(
     warnings = []
     if unfinished:
         warnings.append(f"the run is not finished: {', '.join(unfinished)} have not run.")
-    here = [path for source in sources for path in source["paths"] if path.startswith(("/", "~"))]
-    if here:
-        warnings.append(f"the card names paths of this machine, such as {here[0]}.")
+    local = [path for source in sources for path in source["paths"] if path.startswith(("/", "~"))]
+    if local:
+        warnings.append(f"the card names paths of this machine, such as {local[0]}.")
     if declared.license is None:
         warnings.append("the licence of the dataset is not declared. Set card.license.")
     missing = [source["name"] for source in sources if source["license"] is None]
@@ -287,7 +287,7 @@ def find_limits(
     """Return what a reader of the dataset should know, from the plan alone.
 
     Args:
-        unlicensed: sources whose licence nobody declared.
+        unlicensed: sources without a declared licence.
         accepted: phases that were kept although their code had changed.
     """
     names = {step.name for step in steps}
@@ -334,50 +334,50 @@ def statements(
         dropped: label -> documents.
         changed: label -> rule, or kind of personal data -> documents that lost some of their text.
     """
-    done: dict[str, list[str]] = {subject: [] for subject in NOT_DONE}
+    sentences: dict[str, list[str]] = {subject: [] for subject in NOT_DONE}
     for step in steps:
-        stage, lost, counts = step.stage, dropped.get(step.label, 0), changed.get(step.label, {})
-        came = f"{_action(step)}: {_came(lost, sum(counts.values()))}"
+        stage, num, counts = step.stage, dropped.get(step.label, 0), changed.get(step.label, {})
+        result = f"{_action(step)}: {_came(num, sum(counts.values()))}"
         if step.name == EXACT:
-            done["Duplicates"].append(f"Documents with the same text were {came}.")
+            sentences["Duplicates"].append(f"Documents with the same text were {result}.")
         elif step.name == NEAR:
-            least = getattr(stage, "verify", None)
-            sure = "" if least is None else f", checked to share {least:.0%} of them"
-            most = getattr(stage, "max_lost", None)
-            if most is not None and getattr(stage, "is_direct", bool)():
-                sure += f" with one that stays, which lacks at most {most:.0%} of their own"
-            done["Duplicates"].append(
+            min_share = getattr(stage, "verify", None)
+            detail = "" if min_share is None else f", checked to share {min_share:.0%} of them"
+            max_share = getattr(stage, "max_lost", None)
+            if max_share is not None and getattr(stage, "is_direct", bool)():
+                detail += f" with one that stays, which lacks at most {max_share:.0%} of their own"
+            sentences["Duplicates"].append(
                 f"Near duplicates, by MinHash over {getattr(stage, 'ngram', '?')}-word shingles in "
                 f"{getattr(stage, 'bands', '?')} bands of {getattr(stage, 'rows', '?')} "
-                f"rows{sure}, were {came}."
+                f"rows{detail}, were {result}."
             )
         elif step.name in PARTS:
-            what = "passages" if step.name == PARTS[0] else "lines"
-            done["Duplicates"].append(f"Repeated {what} were {came}.")
+            unit = "passages" if step.name == PARTS[0] else "lines"
+            sentences["Duplicates"].append(f"Repeated {unit} were {result}.")
         elif step.name in DECONTAMINATION:
-            given = getattr(stage, "benchmarks", ())
-            files = [f"{k} ({v})" for k, v in given.items()] if isinstance(given, dict) else given
-            done["Benchmarks"].append(
-                f"Items of {', '.join(files)} were looked for; what was found was {came}."
+            sets = getattr(stage, "benchmarks", ())
+            files = [f"{k} ({v})" for k, v in sets.items()] if isinstance(sets, dict) else sets
+            sentences["Benchmarks"].append(
+                f"Items of {', '.join(files)} were looked for; what was found was {result}."
             )
         elif step.name == "pii":
             places = ", ".join(f"{kind} in {num:,}" for kind, num in counts.items()) or "nothing"
             kinds = ", ".join(getattr(stage, "kinds", ()))
-            also = f", and {lost:,} are gone for it" if lost else ""
+            drops = f", and {num:,} are gone for it" if num else ""
             action = {"replace": "replaced", "mask": "masked", "tag": "tagged", "drop": "dropped"}
             how = action.get(getattr(stage, "action", ""), "replaced")
-            done["Personal data"].append(
-                f"Looked for {kinds}. Found and {how}: {places} documents{also}."
+            sentences["Personal data"].append(
+                f"Looked for {kinds}. Found and {how}: {places} documents{drops}."
             )
-    return {subject: lines or [NOT_DONE[subject]] for subject, lines in done.items()}
+    return {subject: lines or [NOT_DONE[subject]] for subject, lines in sentences.items()}
 
 
-def _came(lost: int, cut: int) -> str:
-    gone = f"{lost:,} document{'s' * (lost != 1)} gone"
-    if not cut:
-        return gone
-    also = f"; {gone}" if lost else ""
-    return f"{cut:,} document{'s' * (cut != 1)} shortened{also}"
+def _came(num_dropped: int, num_cut: int) -> str:
+    drops = f"{num_dropped:,} document{'s' * (num_dropped != 1)} gone"
+    if not num_cut:
+        return drops
+    suffix = f"; {drops}" if num_dropped else ""
+    return f"{num_cut:,} document{'s' * (num_cut != 1)} shortened{suffix}"
 
 
 def _action(step: Step) -> str:
@@ -390,9 +390,9 @@ def _language_limits(steps: Sequence[Step]) -> list[str]:
     for step in steps:
         if step.name == "language":
             model = getattr(step.stage, "model", EMBEDDED)
-            named = "corpuskit's embedded model" if model == EMBEDDED else str(model)
+            label = "corpuskit's embedded model" if model == EMBEDDED else str(model)
             lines.append(
-                f"Languages were identified by a fastText model ({named}); it errs on short, mixed "
+                f"Languages were identified by a fastText model ({label}); it errs on short, mixed "
                 "and formulaic texts, and more often in languages that resemble others."
             )
     return lines or ["Languages were not looked at."]
@@ -476,7 +476,7 @@ def card_page(facts: CardFacts, steps: Sequence[Step]) -> str:
         *_fields(facts),
         "## Known limits", _list(plain(limit) for limit in facts.limits),
         "## How to load", _loading(facts),
-        "## How to make it again", *_again(facts),
+        "## How to make it again", *_reproduction(facts),
     ]  # fmt: skip
     if declared.citation:
         parts += ["## Citation", fenced(clean_lines(declared.citation), "")]
@@ -515,11 +515,11 @@ def license_fields(name: str | None, link: str | None) -> dict[str, str]:
     """Return a licence as the hub wants it: an identifier, or `other` with a name."""
     if name is None:
         return {"license": "unknown"}
-    known = re.sub(r"\s+", "-", name.strip().lower())
-    known = _SPDX.get(known, known.removesuffix("-only").removesuffix("-or-later"))
-    if known in LICENSES:
-        return {"license": known}
-    fields = {"license": "other", "license_name": re.sub(r"[^a-z0-9.]+", "-", known).strip("-")}
+    spdx = re.sub(r"\s+", "-", name.strip().lower())
+    spdx = _SPDX.get(spdx, spdx.removesuffix("-only").removesuffix("-or-later"))
+    if spdx in LICENSES:
+        return {"license": spdx}
+    fields = {"license": "other", "license_name": re.sub(r"[^a-z0-9.]+", "-", spdx).strip("-")}
     return fields | ({"license_link": link} if link else {})
 
 
@@ -539,8 +539,8 @@ def clean(text: str) -> str:
 
 def clean_lines(text: str) -> str:
     """Return text without characters that a terminal or a browser would obey; lines stay."""
-    kept = (c for c in text if c in "\n\t" or unicodedata.category(c) not in {"Cc", "Cf", "Cs"})
-    return "".join("\n" if c in "\u2028\u2029" else c for c in kept)
+    safe = (c for c in text if c in "\n\t" or unicodedata.category(c) not in {"Cc", "Cf", "Cs"})
+    return "".join("\n" if c in "\u2028\u2029" else c for c in safe)
 
 
 def plain(text: str) -> str:
@@ -564,7 +564,7 @@ def paragraphs(text: str) -> str:
 def prose(text: str) -> str:
     """Return a line of a docstring, whose only markup is code in backticks; tables may have it."""
     pieces = re.split(r"`([^`]+)`", clean(text))
-    return "".join(cell(piece) if at % 2 else _escaped(piece) for at, piece in enumerate(pieces))
+    return "".join(cell(piece) if i % 2 else _escaped(piece) for i, piece in enumerate(pieces))
 
 
 def cell(text: str) -> str:
@@ -612,16 +612,16 @@ def _counts(facts: CardFacts) -> str:
     has_tokens = any(source["tokens"] is not None for source in facts.sources)
     if not has_tokens:
         names, columns = names[:-1], columns[:-1]
-    given = [[source[name] for name in names] for source in facts.sources]
+    values = [[source[name] for name in names] for source in facts.sources]
     titles = [cell(source["name"]) for source in facts.sources]
-    if len(given) > 1:
+    if len(values) > 1:
         titles.append("all")
-        columns_of = zip(*given, strict=True)
-        given.append([None if None in sizes else sum(sizes) for sizes in columns_of])
-    shown = [_megabytes if name.endswith("bytes") else _number for name in names]
+        columns_of = zip(*values, strict=True)
+        values.append([None if None in sizes else sum(sizes) for sizes in columns_of])
+    formats = [_megabytes if name.endswith("bytes") else _number for name in names]
     rows = [
-        [title, *(show(value) for show, value in zip(shown, values, strict=True))]
-        for title, values in zip(titles, given, strict=True)
+        [title, *(show(value) for show, value in zip(formats, values, strict=True))]
+        for title, values in zip(titles, values, strict=True)
     ]
     blocks = [_table(columns, rows)]
     if facts.languages:
@@ -668,12 +668,12 @@ def _stages(facts: CardFacts) -> str:
         for stage in facts.stages
     ]  # fmt: skip
     columns = ["stage", "purpose", "parameters (others have their defaults)", "in", "out"]
-    where = [
+    methods = [
         f"{code(stage['label'])}: {prose(stage['source'])}"
         for stage in facts.stages
         if stage["source"]
     ]
-    return "\n\n".join([_table(columns, rows), "Sources of the methods:", _list(where)])
+    return "\n\n".join([_table(columns, rows), "Sources of the methods:", _list(methods)])
 
 
 def _drops(facts: CardFacts) -> list[str]:
@@ -699,11 +699,11 @@ def _fields(facts: CardFacts) -> list[str]:
 
 
 def _statements(facts: CardFacts, steps: Sequence[Step]) -> list[str]:
-    lost = {stage["label"]: sum(stage["dropped"].values()) for stage in facts.stages}
+    dropped = {stage["label"]: sum(stage["dropped"].values()) for stage in facts.stages}
     changed = {stage["label"]: stage["changed"] for stage in facts.stages}
     return [
         part
-        for subject, lines in statements(steps, lost, changed).items()
+        for subject, lines in statements(steps, dropped, changed).items()
         for part in (f"## {subject}", _list(map(plain, lines)))
     ]
 
@@ -728,7 +728,7 @@ def _loading(facts: CardFacts) -> str:
     return "\n\n".join(blocks) or "There is nothing to load yet."
 
 
-def _again(facts: CardFacts) -> list[str]:
+def _reproduction(facts: CardFacts) -> list[str]:
     rows = [[cell(phase), cell(mark)] for phase, mark in facts.fingerprints.items()]
     plan = [f"Hash of the mixture's plan: {code(facts.plan_hash)}."] if facts.plan_hash else []
     return [

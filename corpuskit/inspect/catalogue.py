@@ -60,9 +60,9 @@ def pipeline_schema() -> dict[str, Any]:
         definitions.update(schema.pop("$defs", {}))
         if registry.kind_of(name) == "sources":
             paths = schema["properties"].pop("paths")
-            one = {"type": "string", "description": paths.get("description", "")}
+            single = {"type": "string", "description": paths.get("description", "")}
             many = {"type": "array", "items": {"type": "string"}}
-            schema["properties"] = {name: {"anyOf": [one, many]}, **schema["properties"]}
+            schema["properties"] = {name: {"anyOf": [single, many]}, **schema["properties"]}
             schema["required"] = [name]
             sources.append(schema)
             continue
@@ -92,24 +92,24 @@ def stage_page(name: str) -> str:
     parts = [f"# {name}", f"*{registry.kind_of(name)}*", inspect.getdoc(stage) or ""]
     schema = stage_schema(name)
     properties = schema.get("properties", {})
-    own = {
+    described = {
         k: spec for k, spec in properties.items() if k not in COMPOSING or k in stage.model_fields
     }
-    if rows := parameter_rows(own):
+    if rows := parameter_rows(described):
         header = "| parameter | type | default | meaning |\n|---|---|---|---|\n"
         parts.append(header + "\n".join(rows))
     if stage.rules:
         lines = []
         for bound, rules in itertools.groupby(stage.rules, lambda r: stage.bounds.get(r, "")):
             names = [f"`{rule}`" for rule in rules]
-            shown = [", ".join(names)] if bound else names  # many n-grams have one parameter
-            lines += [f"- {name}" + (f" (`{bound}`)" if bound else "") for name in shown]
+            bullets = [", ".join(names)] if bound else names  # many n-grams have one parameter
+            lines += [f"- {name}" + (f" (`{bound}`)" if bound else "") for name in bullets]
         title = "Rules (reasons in the ledger, with the parameter that bounds them):"
         parts.append("\n\n".join([title, "\n".join(lines)]))
     if stage.examples:
         # Of examples that differ in one value of a parameter only, the first is shown.
-        different = {(e.text, *e.params): e for e in reversed(stage.examples)}.values()
-        parts.append("Examples:\n\n" + "\n".join(map(_example, reversed(different))))
+        distinct = {(e.text, *e.params): e for e in reversed(stage.examples)}.values()
+        parts.append("Examples:\n\n" + "\n".join(map(_example, reversed(distinct))))
     return "\n\n".join(parts) + "\n"
 
 
@@ -141,7 +141,7 @@ def _type(spec: dict[str, Any]) -> str:
     if "const" in spec:
         return f"`{spec['const']}`"
     if "anyOf" in spec:
-        return " or ".join(_type(one) for one in spec["anyOf"])
+        return " or ".join(_type(option) for option in spec["anyOf"])
     kind = str(spec.get("type", "mapping"))
     low = spec.get("minimum", spec.get("exclusiveMinimum"))
     high = spec.get("maximum", spec.get("exclusiveMaximum"))

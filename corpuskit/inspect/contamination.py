@@ -115,9 +115,9 @@ def contamination_report(
             counters = seal.counters if phase.pass_name == "judge" else {}
             for name, num in counters.items():
                 if name.endswith(ITEMS):
-                    of = name.removesuffix(ITEMS)
-                    shown = f"{of} ({label})" if of in contaminated else of
-                    contaminated[shown] = (counters.get(f"{of}{CONTAMINATED}", 0), num)
+                    name = name.removesuffix(ITEMS)
+                    shown = f"{name} ({label})" if name in contaminated else name
+                    contaminated[shown] = (counters.get(f"{name}{CONTAMINATED}", 0), num)
             for hit, items in _hits(run, phase, seal, label):
                 # A phrase is never beside other rules in a document.
                 found = phrases if hit.action == "report" else by_item
@@ -151,16 +151,16 @@ def _never_found(
     return counts, texts
 
 
-def _check_benchmark(name: str, found: Collection[str]) -> None:
-    if name not in found:
-        known = suggest(name, found) if found else "Nothing was found at all."
-        raise UsageError(f"nothing was found of a benchmark {name!r}. {known}")
+def _check_benchmark(name: str, names: Collection[str]) -> None:
+    if name not in names:
+        hint = suggest(name, names) if names else "Nothing was found at all."
+        raise UsageError(f"nothing was found of a benchmark {name!r}. {hint}")
 
 
-def _ordered(found: Mapping[str, ItemHits], benchmark: str | None) -> list[ItemHits]:
+def _ordered(hits_by_item: Mapping[str, ItemHits], benchmark: str | None) -> list[ItemHits]:
     """Return the items of a benchmark, or of all, those with most documents first."""
-    chosen = [hits for name, hits in found.items() if benchmark in (None, name.partition("/")[0])]
-    return sorted(chosen, key=lambda hits: (-hits.documents, hits.item))
+    items = [item for item in hits_by_item if benchmark in (None, item.partition("/")[0])]
+    return sorted((hits_by_item[i] for i in items), key=lambda hits: (-hits.documents, hits.item))
 
 
 def _count(item: ItemHits, hit: Hit, examples: int) -> None:
@@ -199,11 +199,19 @@ def _hits(
     if isinstance(stage, DecontaminateNgrams):
         if stage.action == "annotate" and len(seal.by_role("sidecar")):  # its last pass
             yield from _annotated(run, phase, seal, label)
-        return
-    assert isinstance(stage, Decontaminate)
-    if stage.action == "drop" and stage.phrases != "report":
-        return
-    action = stage.action
+    elif isinstance(stage, Decontaminate) and (stage.action != "drop" or stage.phrases == "report"):
+        yield from _kept_hits(run, seal, label, stage, cuts)
+
+
+def _kept_hits(
+    run: RunDirectory, seal: Seal, label: str, stage: Decontaminate,
+    cuts: Mapping[int, list[dict[str, Any]]],
+) -> Iterator[tuple[Hit, list[str]]]:  # fmt: skip
+    """Yield the documents that `decontaminate` cut, annotated or found phrases in.
+
+    Args:
+        cuts: the rows of the ledger about its cuts, by document key.
+    """
     names = [f"{label}.{name}" for name in stage.adds()]
     for part in seal.by_role("documents"):
         columns = ["key", "id", "source", *names]
@@ -211,12 +219,14 @@ def _hits(
             if f"{label}.items" not in batch.schema.names:
                 break  # of a source to which the stage does not apply
             yield from _phrase_hits(batch, label)
-            held = batch.filter(pc.greater(pc.list_value_length(batch.column(f"{label}.items")), 0))
-            for row in held.to_pylist():
-                rows = sorted(cuts[row["key"]], key=lambda cut: stage.rules.index(cut["rule"]))
+            num_items = pc.list_value_length(batch.column(f"{label}.items"))
+            for row in batch.filter(pc.greater(num_items, 0)).to_pylist():
+                rows = sorted(
+                    cuts.get(row["key"], ()), key=lambda cut: stage.rules.index(cut["rule"])
+                )
                 spans = row.get(f"{label}.spans") or [s for cut in rows for s in cut["spans"] or ()]
                 hit = Hit(
-                    row["id"], row["key"], row["source"], label, action,
+                    row["id"], row["key"], row["source"], label, stage.action,
                     rows[0]["rule"] if rows else None, row[f"{label}.score"], _spans(spans),
                 )  # fmt: skip
                 yield hit, row[f"{label}.items"]
@@ -242,14 +252,14 @@ def _phrase_hits(batch: pa.RecordBatch, label: str) -> Iterator[tuple[Hit, list[
     name = f"{label}.phrases"
     if name not in batch.schema.names:
         return
-    held = batch.filter(pc.greater(pc.list_value_length(batch.column(name)), 0))
-    for row in held.to_pylist():
+    flagged = batch.filter(pc.greater(pc.list_value_length(batch.column(name)), 0))
+    for row in flagged.to_pylist():
         by_item: defaultdict[str, list[dict[str, int]]] = defaultdict(list)
         for phrase in row[name]:
             by_item[phrase["item"]].append(phrase)
         for item, spans in by_item.items():
-            where = (row["id"], row["key"], row["source"], label)
-            yield Hit(*where, "report", "phrase", None, _spans(spans)), [item]
+            document = (row["id"], row["key"], row["source"], label)
+            yield Hit(*document, "report", "phrase", None, _spans(spans)), [item]
 
 
 def _spans(rows: list[dict[str, int]] | None) -> tuple[tuple[int, int], ...]:

@@ -122,9 +122,9 @@ def read_counts(
     by_phase = [(phase, seal.by_role(PROFILE)) for phase, seal in streams]
     total = sum(len(parts) for _, parts in by_phase)
     step = max(-(-total // max_parts), 1)
-    chosen = [(phase, parts[::step]) for phase, parts in by_phase if len(parts)]
+    sampled_parts = [(phase, parts[::step]) for phase, parts in by_phase if len(parts)]
     last = streams[-1][0].name if streams and len(by_phase[-1][1]) else ""
-    listed = [(phase, part) for phase, parts in chosen for part in parts]
+    listed = [(phase, part) for phase, parts in sampled_parts for part in parts]
     table, num = _summed(run, listed, last, at)
     sampled = Sampled(num, total) if num < total else None
     return ProfileTotals(table, Coverage("all" if listed else "none", sampled), last)
@@ -136,18 +136,18 @@ def _summed(
     """Return the sums of all parts, and how many were there; few are in memory at a time."""
     total, num = _SCHEMA.empty_table(), 0
     for begin in range(0, len(parts), _HELD):
-        some = parts[begin : begin + _HELD]
-        tables = [_read(run, phase, part, last, at) for phase, part in some]
+        window = parts[begin : begin + _HELD]
+        tables = [_read(run, phase, part, last, at) for phase, part in window]
         present = [table for table in tables if table is not None]
         num += len(present)
-        total = _short(_grouped(pa.concat_tables([total, *present])))
+        total = _short(_add_up(pa.concat_tables([total, *present])))
     return total, num
 
 
-def _grouped(table: pa.Table) -> pa.Table:
+def _add_up(table: pa.Table) -> pa.Table:
     sums = [("documents", "sum"), ("text_bytes", "sum")]
-    grouped = table.group_by(_KEYS, use_threads=False).aggregate(sums)
-    return grouped.rename_columns([*_KEYS, "documents", "text_bytes"]).select(_SCHEMA.names)
+    sums_of = table.group_by(_KEYS, use_threads=False).aggregate(sums)
+    return sums_of.rename_columns([*_KEYS, "documents", "text_bytes"]).select(_SCHEMA.names)
 
 
 def _short(table: pa.Table) -> pa.Table:
@@ -160,8 +160,8 @@ def _short(table: pa.Table) -> pa.Table:
     rare = domains.slice(MAX_DOMAINS)
     place = rare.schema.get_field_index("name")
     rare = rare.set_column(place, "name", pa.nulls(rare.num_rows, pa.string()))
-    rest = table.filter(pc.invert(is_domain))
-    return _grouped(pa.concat_tables([rest, domains.slice(0, MAX_DOMAINS), rare]))
+    others = table.filter(pc.invert(is_domain))
+    return _add_up(pa.concat_tables([others, domains.slice(0, MAX_DOMAINS), rare]))
 
 
 def _read(
@@ -172,8 +172,8 @@ def _read(
     None if it is gone: a run that goes on may have replaced it since its seal was read.
     """
     try:
-        chosen = None if at is None else pc.field("at") == at
-        table = select(run.at(part), None, chosen, schema=PROFILE_SCHEMA, use_threads=False)
+        condition = None if at is None else pc.field("at") == at
+        table = select(run.at(part), None, condition, schema=PROFILE_SCHEMA, use_threads=False)
     except FileNotFoundError:
         return None
     except (pa.ArrowException, OSError) as error:
@@ -192,9 +192,9 @@ def _read(
 def ledger_counts(seal: Seal) -> Iterator[tuple[tuple[str, str, str, str], int]]:
     """Yield (action, stage, rule, source) of ledger rows, and how many a phase has written."""
     for name, value in seal.counters.items():
-        kind, _, rest = name.partition("/")
-        if kind in ACTIONS and rest.count("/") >= 2:
-            stage, rule, source = rest.split("/", 2)
+        kind, _, path = name.partition("/")
+        if kind in ACTIONS and path.count("/") >= 2:
+            stage, rule, source = path.split("/", 2)
             yield (ACTIONS[kind], stage, rule, source), value
 
 

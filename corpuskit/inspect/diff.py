@@ -105,7 +105,7 @@ class Side(NamedTuple):
     """One of two runs, with its finished phases."""
 
     run: RunDirectory
-    done: Sealed
+    finished: Sealed
 
 
 class _Scope(NamedTuple):
@@ -133,7 +133,7 @@ def compare(run_a: RunDirectory, run_b: RunDirectory, *, texts: bool | None = No
         raise UsageError(f"{run_a.store.address}: is the same run twice. Name two run directories.")
     pairing = pair_files(run_a, run_b)
     if not pairing.pairs and not pairing.by_id:
-        raise UsageError(_nothing(run_a, run_b))
+        raise UsageError(_nothing_in_common(run_a, run_b))
     sides = Side(run_a, sealed(run_a)), Side(run_b, sealed(run_b))
     scope = _scope(sides, texts)
     names = OutcomeNames()
@@ -144,29 +144,29 @@ def compare(run_a: RunDirectory, run_b: RunDirectory, *, texts: bool | None = No
         )
         for side in sides
     )  # fmt: skip
-    counted = find_changes(left, right, pairing)
-    if not any(count.in_both for count in counted.sources.values()):
-        raise UsageError(_nothing(run_a, run_b))
+    tallies = find_changes(left, right, pairing)
+    if not any(count.in_both for count in tallies.sources.values()):
+        raise UsageError(_nothing_in_common(run_a, run_b))
     plan = plan_changes(run_a, run_b)
     plan += library_changes(sides, plan)
     changes = sorted(
-        _changes(run_a, run_b, counted, names, plan),
+        _changes(run_a, run_b, tallies, names, plan),
         key=lambda c: (KINDS.index(c.kind), -c.documents, c.a.rule, c.b.rule),
     )
     return Comparison(
         run_a.store.address,
         run_b.store.address,
-        (*scope.notes, *pairing.notes, *_more_notes(counted, pairing)),
+        (*scope.notes, *pairing.notes, *_more_notes(tallies, pairing)),
         tuple(plan),
         tuple(funnels(sides)),
         tuple(source_pairs(sides)),
         scope.with_texts,
         tuple(changes),
-        dict(sorted(counted.sources.items())),
+        dict(sorted(tallies.sources.items())),
     )
 
 
-def _nothing(run_a: RunDirectory, run_b: RunDirectory) -> str:
+def _nothing_in_common(run_a: RunDirectory, run_b: RunDirectory) -> str:
     return (
         f"{run_a.store.address} and {run_b.store.address} have no documents in common: "
         "neither by source and name of input files, nor by the ids of a source that both have."
@@ -181,15 +181,15 @@ def _scope(sides: Sequence[Side], texts: bool | None) -> _Scope:
     """
     notes: list[str] = []
     ignored: set[str] = set()
-    for run, done in sides:
-        if not done:
+    for run, finished in sides:
+        if not finished:
             raise UsageError(f"{run.store.address}: nothing is finished yet. Run it first.")
-    for run, done in sides:
-        if left := [step.label for step, state in stage_states(run, done) if state != "done"]:
-            ignored.update(left)
+    for run, finished in sides:
+        if labels := [step.label for step, state in stage_states(run, finished) if state != "done"]:
+            ignored.update(labels)
             notes.append(
-                f"{run.store.address} {_unfinished(run, done)}: {', '.join(left)}. What these drop "
-                "in the other run counts as kept here."
+                f"{run.store.address} {_unfinished(run, finished)}: {', '.join(labels)}. What "
+                "these drop in the other run counts as kept here."
             )
     is_written = all(_has_last_documents(*side) for side in sides)
     shards = [kept_shards(*side) for side in sides]
@@ -213,15 +213,15 @@ def _scope(sides: Sequence[Side], texts: bool | None) -> _Scope:
     return _Scope(frozenset(ignored), with_texts, notes)
 
 
-def _unfinished(run: RunDirectory, done: Sealed) -> str:
-    if run.plan.until is not None and len(done) == len(run.plan.phases):
+def _unfinished(run: RunDirectory, finished: Sealed) -> str:
+    if run.plan.until is not None and len(finished) == len(run.plan.phases):
         return f"was run up to {run.plan.until} only (--until), without"
     return "is not finished; to do"
 
 
-def _has_last_documents(run: RunDirectory, done: Sealed) -> bool:
+def _has_last_documents(run: RunDirectory, finished: Sealed) -> bool:
     """Return whether all phases that work on documents are finished."""
-    names = {phase.name for phase, _ in done}
+    names = {phase.name for phase, _ in finished}
     for phase in run.plan.phases:
         is_packing = bool(phase.labels) and isinstance(
             run.plan.step(phase.labels[-1]).stage, CellStage
@@ -237,26 +237,26 @@ def _changes(
     run_a: RunDirectory, run_b: RunDirectory, counted_changes: Changes, names: OutcomeNames,
     plan: Sequence[PlanChange],
 ) -> Iterator[OutcomeChange]:  # fmt: skip
-    aside = {
+    held_out = {
         step.label
         for run in (run_a, run_b)
         for step in run.plan.file.steps
         if isinstance(step.stage, StreamingStage) and step.stage.diverts
     }
-    for key, counted in counted_changes.counts.items():
-        left, right = (_outcome(code, names, aside) for code in (key.code_a, key.code_b))
+    for key, by_source in counted_changes.counts.items():
+        left, right = (_outcome(code, names, held_out) for code in (key.code_a, key.code_b))
         stages = [outcome.stage for outcome in (left, right) if outcome.stage]
-        because = "; ".join(dict.fromkeys(filter(None, (_because(s, plan) for s in stages))))
-        counts = dict(sorted(counted.items()))
+        reason = "; ".join(dict.fromkeys(filter(None, (_because(s, plan) for s in stages))))
+        counts = dict(sorted(by_source.items()))
         total = sum(counts.values())
-        yield OutcomeChange(_kind(key, left, right), left, right, because, total, counts)
+        yield OutcomeChange(_kind(key, left, right), left, right, reason, total, counts)
 
 
-def _outcome(code: int, names: OutcomeNames, aside: set[str]) -> RunOutcome:
+def _outcome(code: int, names: OutcomeNames, held_out: set[str]) -> RunOutcome:
     if code in (ABSENT, KEPT):
         return RunOutcome("absent" if code == ABSENT else "kept")
     stage, rule = names.names[code]
-    return RunOutcome("held_out" if stage in aside else "dropped", stage, rule)
+    return RunOutcome("held_out" if stage in held_out else "dropped", stage, rule)
 
 
 def _kind(key: Key, left: RunOutcome, right: RunOutcome) -> Kind:
@@ -361,7 +361,7 @@ def library_changes(sides: Sequence[Side], changes: Sequence[PlanChange]) -> lis
     kinds = {change.kind for change in changes}
     if kinds & {"setting", "source", "files"}:
         return []
-    (phase_a, seal_a), (phase_b, seal_b) = (side.done[0] for side in sides)
+    (phase_a, seal_a), (phase_b, seal_b) = (side.finished[0] for side in sides)
     labels = set(phase_a.labels)
     if phase_a.labels != phase_b.labels or labels & {change.label for change in changes}:
         return []
@@ -402,19 +402,19 @@ def _sources(run_a: RunDirectory, run_b: RunDirectory) -> Iterator[PlanChange]:
             "changed": sorted(k for k in names[0].keys() & names[1] if names[0][k] != names[1][k]),
         }
         if any(files.values()):
-            shown = {
-                kind: {"files": len(these), "names": these[:SHOWN_FILES]}
-                for kind, these in files.items()
-                if these
+            changed = {
+                kind: {"files": len(paths), "names": paths[:SHOWN_FILES]}
+                for kind, paths in files.items()
+                if paths
             }
             place = f"sources.{label}: files"
-            yield PlanChange(place, len(names[0]), {"files": len(names[1]), **shown}, "", "files")
+            yield PlanChange(place, len(names[0]), {"files": len(names[1]), **changed}, "", "files")
 
 
 def stage_changes(steps_a: Sequence[Step], steps_b: Sequence[Step]) -> Iterator[PlanChange]:
     """Yield stages of two plans that only one has or that have other parameters or places."""
-    steps = [{step.label: step for step in these} for these in (steps_a, steps_b)]
-    both = [label for label in steps[0] if label in steps[1]]
+    steps = [{step.label: step for step in steps} for steps in (steps_a, steps_b)]
+    common = [label for label in steps[0] if label in steps[1]]
     order = [label for label in steps[1] if label in steps[0]]
     for label in aligned(list(steps[0]), list(steps[1])):
         left, right = (_params(side.get(label)) for side in steps)
@@ -423,8 +423,8 @@ def stage_changes(steps_a: Sequence[Step], steps_b: Sequence[Step]) -> Iterator[
             continue
         for place, before, after in _differences(left, right):
             yield PlanChange(f"{label}.{place}", before, after, label, "parameter")
-    if both != order:
-        yield PlanChange("order of stages", both, order, "", "order")
+    if common != order:
+        yield PlanChange("order of stages", common, order, "", "order")
 
 
 def rules_of(step: Step, change: PlanChange) -> list[str]:
@@ -487,13 +487,13 @@ def source_pairs(sides: Sequence[Side]) -> list[dict[str, Any]]:
     """
     rows: dict[str, dict[str, Any]] = {}
     names = [f"{name}_{side}" for name in _VOLUMES for side in "ab"]
-    for side, (run, done) in zip("ab", sides, strict=True):
-        read, kept = read_bytes(done), kept_bytes(run, done)
-        for one in accounts(run, done):
-            size = None if kept is None else kept.get(one.source, 0)
-            values = (one.num_read, read.get(one.source), one.num_kept, size)
-            row = rows.setdefault(one.source, {"source": one.source, **dict.fromkeys(names)})
-            row.update({f"{n}_{side}": v for n, v in zip(_VOLUMES, values, strict=True)})
+    for side, (run, finished) in zip("ab", sides, strict=True):
+        bytes_read, sizes = read_bytes(finished), kept_bytes(run, finished)
+        for row in accounts(run, finished):
+            size = None if sizes is None else sizes.get(row.source, 0)
+            values = (row.num_read, bytes_read.get(row.source), row.num_kept, size)
+            columns = rows.setdefault(row.source, {"source": row.source, **dict.fromkeys(names)})
+            columns.update({f"{n}_{side}": v for n, v in zip(_VOLUMES, values, strict=True)})
     return list(rows.values())
 
 
@@ -566,9 +566,9 @@ class Changes:
         codes |= codes_b[rows].astype(np.int64)
         kinds, places = np.unique(codes, return_inverse=True)
         mask = (1 << _CODE_BITS) - 1
-        for at, kind in enumerate(kinds.tolist()):
+        for i, kind in enumerate(kinds.tolist()):
             key = Key(kind >> (2 * _CODE_BITS), (kind >> _CODE_BITS) & mask, kind & mask)
-            self.counts[key][source] += int((places == at).sum())
+            self.counts[key][source] += int((places == i).sum())
 
 
 class JoinedDocuments(NamedTuple):
@@ -596,8 +596,8 @@ def join(
     """
     values = np.union1d(values_a, values_b)
     sides = []
-    for mine, outcomes in ((values_a, outcomes_a), (values_b, outcomes_b)):
-        places = np.searchsorted(values, mine)
+    for values_of, outcomes in ((values_a, outcomes_a), (values_b, outcomes_b)):
+        places = np.searchsorted(values, values_of)
         columns = []
         for column in (outcomes.codes, outcomes.texts, outcomes.survivors):
             spread = np.zeros(len(values), column.dtype)  # a code of 0 is ABSENT
@@ -605,11 +605,11 @@ def join(
             columns.append(spread)
         sides.append(columns)
     (codes_a, texts_a, left), (codes_b, texts_b, right) = sides
-    how = np.where(codes_a == codes_b, SAME, OUTCOME).astype(np.uint8)
-    has_both = (how == SAME) & (texts_a != 0) & (texts_b != 0)
-    how[has_both & (texts_a != texts_b)] = TEXT
-    how[(how == SAME) & (codes_a > KEPT) & (left != right)] = SURVIVOR
-    return JoinedDocuments(codes_a, codes_b, how)
+    relation = np.where(codes_a == codes_b, SAME, OUTCOME).astype(np.uint8)
+    has_both = (relation == SAME) & (texts_a != 0) & (texts_b != 0)
+    relation[has_both & (texts_a != texts_b)] = TEXT
+    relation[(relation == SAME) & (codes_a > KEPT) & (left != right)] = SURVIVOR
+    return JoinedDocuments(codes_a, codes_b, relation)
 
 
 def find_changes(reader_a: OutcomeReader, reader_b: OutcomeReader, pairing: Pairing) -> Changes:
@@ -702,12 +702,12 @@ def _with_ids(
     for file in files:
         for low, high in _windows(reader, reader, file, None):
             outcomes = _read(reader, file, low, high)
-            mine = np.flatnonzero(outcomes.ids % np.uint64(shares) == share)
-            pieces.append(outcomes.take(mine))
-    whole = Outcomes(*(np.concatenate(columns) for columns in zip(*pieces, strict=True)))
-    rows = np.unique(whole.ids, return_index=True)[1]
-    count.shared_ids += len(whole.ids) - len(rows)
-    return whole.ids[rows], whole.take(rows)
+            in_share = np.flatnonzero(outcomes.ids % np.uint64(shares) == share)
+            pieces.append(outcomes.take(in_share))
+    merged = Outcomes(*(np.concatenate(columns) for columns in zip(*pieces, strict=True)))
+    rows = np.unique(merged.ids, return_index=True)[1]
+    count.shared_ids += len(merged.ids) - len(rows)
+    return merged.ids[rows], merged.take(rows)
 
 
 ABSENT, KEPT = 0, 1  # codes of outcomes; from 2 on they name a stage and a rule
@@ -793,9 +793,9 @@ class OutcomeReader:
         if not pieces:
             empty = np.empty(0, np.uint64)
             return Outcomes(np.empty(0, np.int64), np.empty(0, np.int32), empty, empty, empty)
-        whole = Outcomes(*(np.concatenate(columns) for columns in zip(*pieces, strict=True)))
+        merged = Outcomes(*(np.concatenate(columns) for columns in zip(*pieces, strict=True)))
         # Drops come first: of a document that a phase to be ignored dropped, nothing else is known.
-        return whole.take(np.unique(whole.keys, return_index=True)[1])
+        return merged.take(np.unique(merged.keys, return_index=True)[1])
 
     def _dropped(self, low: int, high: int) -> Iterator[Outcomes]:
         columns = [
@@ -805,11 +805,11 @@ class OutcomeReader:
             "survivor_id",
             *(["doc_id"] if self.with_ids else []),
         ]
-        within = (pc.field("doc_key") >= low) & (pc.field("doc_key") < high)
+        in_range = (pc.field("doc_key") >= low) & (pc.field("doc_key") < high)
         for parts in self.ledgers:
             for part in parts.within(low, high):
                 table = select(
-                    self.run.at(part), columns, within & (pc.field("action") == "drop"),
+                    self.run.at(part), columns, in_range & (pc.field("action") == "drop"),
                     use_threads=False, read_dictionary=["stage", "rule"],
                 )  # fmt: skip
                 if table.num_rows:
@@ -829,19 +829,19 @@ class OutcomeReader:
 
     def _codes(self, table: pa.Table) -> NDArray[np.int32]:
         columns = [table.column(name).unify_dictionaries() for name in ("stage", "rule")]
-        whole = [column.combine_chunks() for column in columns]
+        arrays = [column.combine_chunks() for column in columns]
         coded = [
-            column.chunk(0) if isinstance(column, pa.ChunkedArray) else column for column in whole
+            column.chunk(0) if isinstance(column, pa.ChunkedArray) else column for column in arrays
         ]
         stages, rules = (column.indices.to_numpy().astype(np.int64) for column in coded)
         labels, reasons = (column.dictionary.to_pylist() for column in coded)
         # Reasons may have details after a colon: many of them, and one rule.
         pairs, places = np.unique(stages * len(reasons) + rules, return_inverse=True)
         codes = np.empty(len(pairs), np.int32)
-        for at, pair in enumerate(pairs.tolist()):
+        for i, pair in enumerate(pairs.tolist()):
             stage, reason = labels[pair // len(reasons)], reasons[pair % len(reasons)]
             is_ignored = stage in self.ignored
-            codes[at] = KEPT if is_ignored else self.names.code(stage, reason.partition(": ")[0])
+            codes[i] = KEPT if is_ignored else self.names.code(stage, reason.partition(": ")[0])
         return codes[places]
 
     def _living(self, low: int, high: int) -> Iterator[Outcomes]:
@@ -855,14 +855,14 @@ class OutcomeReader:
         for part in self.shards.parts.within(low, high):
             for batch in self.shards.read(part, columns):
                 keys = numbers(batch.column("key"))
-                mine = np.flatnonzero((keys >= low) & (keys < high))
-                if not len(mine):
+                in_range = np.flatnonzero((keys >= low) & (keys < high))
+                if not len(in_range):
                     continue
                 none = np.zeros(len(keys), np.uint64)
                 texts = _hashed(batch.column("text")) if self.with_texts else none
                 ids = _hashed(batch.column("id")) if self.with_ids else none
                 codes = np.full(len(keys), KEPT, np.int32)
-                yield Outcomes(keys, codes, texts, none, ids).take(mine)
+                yield Outcomes(keys, codes, texts, none, ids).take(in_range)
 
 
 def _hashed(column: pa.Array | pa.ChunkedArray) -> NDArray[np.uint64]:
@@ -921,11 +921,11 @@ def pair_files(run_a: RunDirectory, run_b: RunDirectory) -> Pairing:
     for place, file in files_b.items():
         if place not in files_a:
             rest_b.setdefault(file.source, []).append(file)
-    both = sorted(rest_a.keys() & rest_b.keys())
+    common = sorted(rest_a.keys() & rest_b.keys())
     by_id = {name: (rest_a.pop(name), rest_b.pop(name))
-             for name in both if _has_ids(run_a, run_b, name)}  # fmt: skip
+             for name in common if _has_ids(run_a, run_b, name)}  # fmt: skip
     only_a, only_b = (
-        tuple(f for files in rest.values() for f in files) for rest in (rest_a, rest_b)
+        tuple(f for files in files_left.values() for f in files) for files_left in (rest_a, rest_b)
     )
     notes = _notes(run_a, run_b, by_id, changed, sorted({file.source for file, _ in pairs}))
     return Pairing(tuple(pairs), by_id, only_a, only_b, tuple(notes))

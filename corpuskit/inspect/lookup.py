@@ -133,7 +133,7 @@ class RunDocuments:
         """Return the keys of documents with this id (or URL), by its hash; they may be others.
 
         Raises:
-            UsageError: somebody has deleted the files with the hashes.
+            UsageError: the files with the hashes were deleted.
         """
         if self.seal is None:
             return []
@@ -210,8 +210,8 @@ def _by_id(documents: RunDocuments, name: str) -> Hits:
     if documents.seal is None:
         return Hits(tuple(candidates), "by file and position")
     candidates.update(documents.keys_of_hash(name, ID))
-    known = [documents.identify(one) for one in sorted(candidates)]
-    return Hits(tuple(one.key for one in known if one.is_known and one.id == name), "by id")
+    documents_with = map(documents.identify, sorted(candidates))
+    return Hits(tuple(d.key for d in documents_with if d.is_known and d.id == name), "by id")
 
 
 def _is_key(value: str) -> bool:
@@ -226,17 +226,17 @@ def _by_key(documents: RunDocuments, value: str) -> Hits:
             "out."
         )
     key = int(value)
-    known = documents.identify(key)
-    if not known.is_known and (documents.seal is not None or known.file is None):
+    identity = documents.identify(key)
+    if not identity.is_known and (documents.seal is not None or identity.file is None):
         raise UsageError(_unknown(documents, value, key))
     return Hits((key,), "by key")
 
 
 def _by_url(documents: RunDocuments, url: str) -> Hits:
-    where = documents.run.store.address
+    address = documents.run.store.address
     if documents.seal is None:
         raise UsageError(
-            f"{where}: phase {documents.phase.name}, which reads the documents, is not finished, "
+            f"{address}: phase {documents.phase.name}, which reads the documents, is not finished, "
             "so URLs cannot be looked up yet."
         )
     # What the first phase dropped has no URL any more; of all others it is compared.
@@ -246,7 +246,7 @@ def _by_url(documents: RunDocuments, url: str) -> Hits:
         if documents.identify(key).url in (url, None)
     ]
     if not keys:
-        raise UsageError(f"{where}: no document with the URL {url!r}. {_url_hint(documents)}")
+        raise UsageError(f"{address}: no document with the URL {url!r}. {_url_hint(documents)}")
     return Hits(tuple(keys), "by URL")
 
 
@@ -262,25 +262,25 @@ def _url_hint(documents: RunDocuments) -> str:
 
 def _unknown(documents: RunDocuments, name: str, key: int | None = None) -> str:
     """Say that there is no such document, and what could have been meant."""
-    where = documents.run.store.address
+    address = documents.run.store.address
     kind = "key" if key is not None else "id"
-    message = f"{where}: no document with the {kind} {name!r}."
+    message = f"{address}: no document with the {kind} {name!r}."
     if documents.seal is None:
         return (
             f"{message} Phase {documents.phase.name}, which reads the documents, is not finished: "
             "until then documents are found by key or by <source>/<file>#<position> only."
         )
     examples = list(_examples(documents, _NEAR_IDS))
-    near = difflib.get_close_matches(name[:200], examples, n=1, cutoff=0.8)
-    if near:
-        return f"{message} Did you mean {near[0]!r}?"
+    matches = difflib.get_close_matches(name[:200], examples, n=1, cutoff=0.8)
+    if matches:
+        return f"{message} Did you mean {matches[0]!r}?"
     path = name.rpartition("#")[0]
     files = [f"{file.source}/{file.name}" for file in documents.run.inputs.files[:_NEAR_IDS]]
-    near = difflib.get_close_matches(path, files, n=1, cutoff=0.6) if path else []
-    if near:
-        return f"{message} Did you mean a document of {near[0]!r}?"
-    shown = " or ".join(map(repr, dict.fromkeys([*examples[:1], *examples[-1:]])))
-    hint = f" Ids here look like {shown}." if shown else ""
+    matches = difflib.get_close_matches(path, files, n=1, cutoff=0.6) if path else []
+    if matches:
+        return f"{message} Did you mean a document of {matches[0]!r}?"
+    samples = " or ".join(map(repr, dict.fromkeys([*examples[:1], *examples[-1:]])))
+    hint = f" Ids here look like {samples}." if samples else ""
     return f"{message}{hint} `--url` finds documents by URL, `inspect --containing` by text."
 
 

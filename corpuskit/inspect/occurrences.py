@@ -51,14 +51,14 @@ class Training:
 
     Attributes:
         output: the folder.
-        done: steps that metrics.jsonl has.
+        num_done: steps that metrics.jsonl has.
         starts: in the order of time.
         skips: spans of the run's rows that it passed over after a rollback (`without_rows`).
     """
 
     output: str
     data: str
-    done: int
+    num_done: int
     starts: tuple[Start, ...]
     skips: list[tuple[int, int, str]]
 
@@ -100,8 +100,8 @@ def read_training(output: str) -> Training:
     if not starts:
         raise UsageError(f"{output}: no training has begun here: events.jsonl has no start.")
     steps = [line["step"] for line in read_tail(folder, "metrics", METRICS_BYTES) if "step" in line]
-    done = steps[-1] + 1 if steps else 0
-    return Training(output, data, done, tuple(starts), spans_of(read_skips(folder)))
+    num_done = steps[-1] + 1 if steps else 0
+    return Training(output, data, num_done, tuple(starts), spans_of(read_skips(folder)))
 
 
 def token_facts(
@@ -154,8 +154,8 @@ def _rows(plan: MixPlan, provenance: Provenance, key: int) -> list[dict[str, Any
     names = [source.name for source in plan.sources]
     facts = []
     for source, _, row, first, count in provenance.lookups.stretches_of({key}):
-        at = np.array([names.index(source)], np.int32), np.array([row], np.int64)
-        place = plan.parts.locate(*at)
+        cell = np.array([names.index(source)], np.int32), np.array([row], np.int64)
+        place = plan.parts.locate(*cell)
         facts.append(
             {
                 "source": source,
@@ -174,11 +174,11 @@ def _why_not(plan: MixPlan, rows: list[dict[str, Any]], skips: Sequence[object])
     """Say why no step sees a packed document: the mixture ends before it, or skips it."""
     names = [source.name for source in plan.sources]
     number = names.index(rows[0]["source"])
-    taken = int(plan.order.taken(plan.order.num_rows)[number])
+    num_taken = int(plan.order.taken(plan.order.num_rows)[number])
     if any(plan.order.row_indices_of(number, row["row"]) for row in rows):
         return f"an edit of the plan{' or a rollback' if skips else ''} passes over its rows"
     return (
-        f"the mixture takes {taken:,} of the {plan.sources[number].rows:,} rows of source "
+        f"the mixture takes {num_taken:,} of the {plan.sources[number].rows:,} rows of source "
         f"{names[number]}"
     )
 
@@ -210,12 +210,12 @@ def _training_steps(
         else:
             steps.append(
                 {**_occurrence(occurrence), "step": place[0], "row": place[1],
-                 "done": place[0] < training.done}
+                 "done": place[0] < training.num_done}
             )  # fmt: skip
     return {
         "steps": steps,
         "training": {
-            "output": training.output, "steps_done": training.done, "steps": training.steps,
+            "output": training.output, "steps_done": training.num_done, "steps": training.steps,
             "global_batch_rows": training.starts[-1].rows,
         },
     }  # fmt: skip
@@ -241,15 +241,15 @@ def _place_in(plan: MixPlan, counter: int, training: Training) -> tuple[int, int
     """
     delivered = plan.skips.consumed_before(counter)
     for start in reversed(training.starts):
-        begun = plan.skips.consumed_before(start.counter)
-        if delivered >= begun:
-            slicing = BatchSchedule(BatchRows(start.rows), start.step, begun, 0, 1)
+        first = plan.skips.consumed_before(start.counter)
+        if delivered >= first:
+            slicing = BatchSchedule(BatchRows(start.rows), start.step, first, 0, 1)
             step, row = slicing.step_of(delivered)
             return (step, row) if step < training.steps else None
     return None
 
 
-def _occurrence(one: DocumentRow) -> dict[str, Any]:
+def _occurrence(row: DocumentRow) -> dict[str, Any]:
     return {
-        "run_row": one.row_index, "source_row": one.row, "epoch": one.epoch, "masked": one.masked,
+        "run_row": row.row_index, "source_row": row.row, "epoch": row.epoch, "masked": row.masked,
     }  # fmt: skip

@@ -95,52 +95,53 @@ class _Prover:
         return proof
 
     def _ledger(self) -> Iterator[pa.Table]:
-        mine = (pc.field("stage") == self.phase.labels[0]) & (pc.field("action") == "drop")
+        drops = (pc.field("stage") == self.phase.labels[0]) & (pc.field("action") == "drop")
         for part in self.seal.by_role("ledger"):
-            yield select(self.run.at(part), _COLUMNS, mine)
+            yield select(self.run.at(part), _COLUMNS, drops)
 
     def _prove_rows(self, rows: pa.Table, proof: Proof) -> None:
         keys = numbers(rows.column("doc_key"))
-        known = np.flatnonzero(among(self.keys, keys))
+        in_cluster = np.flatnonzero(among(self.keys, keys))
         survivor_of = dict(
-            zip(self.keys[known].tolist(), self.survivors[known].tolist(), strict=True)
+            zip(self.keys[in_cluster].tolist(), self.survivors[in_cluster].tolist(), strict=True)
         )
-        wanted = {*keys.tolist(), *(key for key in survivor_of.values() if key >= 0)}
+        keys_read = {*keys.tolist(), *(key for key in survivor_of.values() if key >= 0)}
         texts = {
             row["key"]: row
-            for batch in documents_of(self.run, self.phase, wanted, ["key", "id", "text"])
+            for batch in documents_of(self.run, self.phase, keys_read, ["key", "id", "text"])
             for row in batch.to_pylist()
         }
         for row in rows.to_pylist():
-            document, other = (
+            document, survivor = (
                 texts.get(k) for k in (row["doc_key"], survivor_of.get(row["doc_key"]))
             )
             if survivor_of.get(row["doc_key"], 0) < 0:
                 proof.older += 1
-            elif document is None or other is None:
+            elif document is None or survivor is None:
                 proof.unread += 1
-            elif why := self._wrong(row, document["text"], other):
+            elif why := self._wrong(row, document["text"], survivor):
                 proof.problems.append(f"{row['doc_id']}, dropped for {row['survivor_id']}: {why}.")
             else:
                 proof.proved += 1
 
     def _wrong(self, row: dict[str, Any], text: str, survivor: dict[str, Any]) -> str:
         """Return what is wrong with a removal, "" if nothing is."""
-        own, others = (shingles(one, self.stage) for one in (text, survivor["text"]))
-        similarity, lost = len(own & others) / len(own | others), len(own - others) / len(own)
-        direct, (least, most) = self.stage.is_direct(), self.stage.bounds_of_removal()
-        wrong = []
+        words, kept_words = (shingles(one, self.stage) for one in (text, survivor["text"]))
+        similarity = len(words & kept_words) / len(words | kept_words)
+        share_lost = len(words - kept_words) / len(words)
+        direct, (min_similarity, max_lost) = self.stage.is_direct(), self.stage.bounds_of_removal()
+        problems = []
         if among(np.array([survivor["key"]]), self.gone)[0]:
-            wrong.append("that was dropped, too")
+            problems.append("that was dropped, too")
         if survivor["id"] != row["survivor_id"]:
-            wrong.append(f"the clusters name {survivor['id']}")
-        if similarity != row["value"] or (direct and lost != row["lost"]):
-            wrong.append(
-                f"similarity {similarity:.6g}, share lost {lost:.6g}, but the ledger says "
+            problems.append(f"the clusters name {survivor['id']}")
+        if similarity != row["value"] or (direct and share_lost != row["lost"]):
+            problems.append(
+                f"similarity {similarity:.6g}, share lost {share_lost:.6g}, but the ledger says "
                 f"similarity {row['value']}, share lost {row['lost']}"
             )
-        if direct and similarity < least:
-            wrong.append(f"similarity {similarity:.6g} is below {least}")
-        if direct and lost > most:
-            wrong.append(f"share lost {lost:.6g} is above {most}")
-        return "; ".join(wrong)
+        if direct and similarity < min_similarity:
+            problems.append(f"similarity {similarity:.6g} is below {min_similarity}")
+        if direct and share_lost > max_lost:
+            problems.append(f"share lost {share_lost:.6g} is above {max_lost}")
+        return "; ".join(problems)

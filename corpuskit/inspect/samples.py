@@ -25,7 +25,7 @@ from corpuskit.inspect.archive import (
     document_rows,
     kept_shards,
     ledger_text,
-    opened,
+    open_part,
     rows_of,
     select,
     texts_seen,
@@ -113,20 +113,20 @@ class Band:
     high: float | None = None
     near_ratio: float | None = None
 
-    def holds(
+    def contains(
         self, values: NDArray[np.float64], thresholds: NDArray[np.float64]
     ) -> NDArray[np.bool_]:
         """Return which values are wanted; NaN never is."""
-        inside = ~np.isnan(values)
+        is_inside = ~np.isnan(values)
         if self.low is not None:
-            inside &= values >= self.low
+            is_inside &= values >= self.low
         if self.high is not None:
-            inside &= values <= self.high
+            is_inside &= values <= self.high
         if self.near_ratio is not None:
             # Decimal bounds are not exact: 0.44 lies within 10 % of 0.4.
             reach = self.near_ratio * np.abs(thresholds) * (1 + 1e-9)
-            inside &= np.abs(values - thresholds) <= reach
-        return inside
+            is_inside &= np.abs(values - thresholds) <= reach
+        return is_inside
 
 
 class StageLedger(NamedTuple):
@@ -156,70 +156,70 @@ def find_samples(
     """
     place = _place(run, stage, rule, source, action)
     parts = place.seal.by_role("ledger")
-    chosen = parts[:: max(-(-len(parts) // MAX_PARTS), 1)]
+    sampled = parts[:: max(-(-len(parts) // MAX_PARTS), 1)]
     counts: dict[str, int] = defaultdict(int)
     best: list[tuple[int, int, Part]] = []
     extremes: list[float] = []
-    for part in chosen:
+    for part in sampled:
         rows = _rows(run, part, place.stage, source, action)
         if band is not None:
-            rows = _of_rule(rows, rule)  # values of other rules say nothing
+            rows = _rows_of(rows, rule)  # values of other rules say nothing
             extremes += _extremes(rows)
             rows = rows.filter(pa.array(_in_band(rows, band)))
         for entry in rows.column("name").value_counts().to_pylist():
             counts[entry["values"]] += entry["counts"]
-        rows = _of_rule(rows, rule)
+        rows = _rows_of(rows, rule)
         order = shuffled(np.unique(numbers(rows.column("doc_key"))), seed, num)
         best = sorted([*best, *((mark, key, part) for mark, key in order)])[:num]
     if not best:
-        raise UsageError(_nothing(place.stage, rule, len(chosen), len(parts), extremes))
-    wanted: dict[str, tuple[Part, list[int]]] = {}
+        raise UsageError(_no_rows(place.stage, rule, len(sampled), len(parts), extremes))
+    keys_by_part: dict[str, tuple[Part, list[int]]] = {}
     for _, key, part in best:
-        wanted.setdefault(part.path, (part, []))[1].append(key)
+        keys_by_part.setdefault(part.path, (part, []))[1].append(key)
     ledger: list[dict[str, Any]] = []
     units: dict[int, int] = {}
-    for part, keys in wanted.values():
+    for part, keys in keys_by_part.values():
         units |= dict.fromkeys(keys, part.unit)
         rows = _rows(run, part, place.stage, source, action, keys)
         rows = rows if band is None else rows.filter(pa.array(_in_band(rows, band)))
-        ledger += _of_rule(rows, rule).to_pylist()
-    shown = _with_texts(run, place, ledger, units)
-    return Samples(place.stage, tuple(shown), dict(sorted(counts.items())), len(chosen), len(parts))
+        ledger += _rows_of(rows, rule).to_pylist()
+    rows = tuple(_with_texts(run, place, ledger, units))
+    return Samples(place.stage, rows, dict(sorted(counts.items())), len(sampled), len(parts))
 
 
 def _place(run: RunDirectory, stage: str, rule: str, source: str, action: str) -> StageLedger:
     """Return the last finished phase and stage with ledger rows of what is asked for."""
     places = list(_places(run))
     if not places:
-        done = len(sealed(run))
+        num_done = len(sealed(run))
         num = len(run.plan.phases)
-        so_far = "" if done == num else f" by the {done} of {num} phases that are finished"
+        so_far = "" if num_done == num else f" by the {num_done} of {num} phases that are finished"
         raise UsageError(f"{run.store.address}: nothing was dropped, cut or replaced{so_far}.")
     labels = [place.stage for place in places]
     if stage and stage not in labels:
-        known = [step.label for step in run.plan.file.steps]
-        is_known = stage in known
-        why = "dropped and cut nothing." if is_known else f"is not a stage. {suggest(stage, known)}"
+        names = [step.label for step in run.plan.file.steps]
+        is_known = stage in names
+        why = "dropped and cut nothing." if is_known else f"is not a stage. {suggest(stage, names)}"
         raise UsageError(f"{stage!r} {why} Stages with ledger rows: {', '.join(labels)}.")
     places = [place for place in places if stage in ("", place.stage)]
-    where = stage or run.store.address
-    for column, (words, value) in enumerate(
+    scope = stage or run.store.address
+    for column, (phrase, value) in enumerate(
         (("with action", action), ("of rule", rule_of(rule)), ("of source", source))
     ):
         if not value:
             continue
-        known = sorted({key[column] for place in places for key in place.counts})
-        chosen = []
+        names = sorted({key[column] for place in places for key in place.counts})
+        matching = []
         for place in places:
-            mine = {key: num for key, num in place.counts.items() if key[column] == value}
-            chosen += [place._replace(counts=mine)] if mine else []
-        if not chosen:
-            hint = suggest(value, known)
+            counts = {key: num for key, num in place.counts.items() if key[column] == value}
+            matching += [place._replace(counts=counts)] if counts else []
+        if not matching:
+            hint = suggest(value, names)
             hint = f"{hint} " if hint.startswith("Did") else ""
             raise UsageError(
-                f"{where}: no ledger rows {words} {value!r}. {hint}There are: {', '.join(known)}."
+                f"{scope}: no ledger rows {phrase} {value!r}. {hint}There are: {', '.join(names)}."
             )
-        places = chosen
+        places = matching
     return places[-1]
 
 
@@ -244,25 +244,25 @@ def _rows(
     Args:
         keys: of these documents, with all columns; None = of all, with few.
     """
-    chosen = pc.field("stage") == stage
+    condition = pc.field("stage") == stage
     if source:
-        chosen &= pc.field("source") == source
+        condition &= pc.field("source") == source
     if action:
-        chosen &= pc.field("action") == action
+        condition &= pc.field("action") == action
     if keys is not None:
-        chosen &= pc.field("doc_key").isin(pa.array(keys, pa.int64()))
+        condition &= pc.field("doc_key").isin(pa.array(keys, pa.int64()))
     columns = ["doc_key", "rule", "value", "threshold"] if keys is None else None
-    table = select(run.at(part), columns, chosen)
+    table = select(run.at(part), columns, condition)
     names = pc.list_element(pc.split_pattern(table.column("rule"), ": ", max_splits=1), 0)
     return table.append_column("name", pc.replace_substring(names, "/", "|"))
 
 
 def _in_band(rows: pa.Table, band: Band) -> NDArray[np.bool_]:
     columns = (rows.column(name).fill_null(float("nan")) for name in ("value", "threshold"))
-    return band.holds(*map(numbers, columns))
+    return band.contains(*map(numbers, columns))
 
 
-def _of_rule(rows: pa.Table, rule: str) -> pa.Table:
+def _rows_of(rows: pa.Table, rule: str) -> pa.Table:
     return rows.filter(pc.equal(rows.column("name"), rule_of(rule))) if rule else rows
 
 
@@ -271,12 +271,12 @@ def _extremes(rows: pa.Table) -> list[float]:
     return [] if ends["min"] is None else [ends["min"], ends["max"]]
 
 
-def _nothing(stage: str, rule: str, read: int, parts: int, values: Sequence[float]) -> str:
-    what = f"{stage}: no ledger rows" + (f" of rule {rule!r}" if rule else "")
-    of_all = "" if read == parts else f" in the {read} of {parts} ledger files that were read"
+def _no_rows(stage: str, rule: str, read: int, parts: int, values: Sequence[float]) -> str:
+    subject = f"{stage}: no ledger rows" + (f" of rule {rule!r}" if rule else "")
+    scope = "" if read == parts else f" in the {read} of {parts} ledger files that were read"
     if not values:
-        return f"{what} have a value{of_all}."
-    return f"{what} are in that band{of_all}: values go from {min(values):g} to {max(values):g}."
+        return f"{subject} have a value{scope}."
+    return f"{subject} are in that band{scope}: values go from {min(values):g} to {max(values):g}."
 
 
 def shuffled(keys: NDArray[np.int64], seed: int, num: int) -> list[tuple[int, int]]:
@@ -298,35 +298,35 @@ def _with_texts(
 ) -> list[Sample]:
     """Return samples with texts: as the stage read them, or those that the ledger keeps."""
     phase, stage = place.phase, place.stage
-    step = next((known for known in run.plan.file.steps if known.label == stage), None)
+    step = next((step for step in run.plan.file.steps if step.label == stage), None)
     survivors = _survivors(run, phase, set(units))
-    wanted = dict(units)
+    lookups = dict(units)
     if phase.base is None:
         # Spans are of the text as it was, and the ledger masks what it samples.
         is_whole = run.plan.settings.ledger.keep_text
         texts = [row for row in rows if row["text"] is not None]
-        held = {row["doc_key"] for row in texts if is_whole or not row["spans"]}
-        wanted = {key: unit for key, unit in units.items() if key not in held}
-    wanted |= dict.fromkeys(survivors.values(), 0)
-    seen = texts_seen(run, phase, stage, wanted, read_inputs=True)
+        in_ledger = {row["doc_key"] for row in texts if is_whole or not row["spans"]}
+        lookups = {key: unit for key, unit in units.items() if key not in in_ledger}
+    lookups |= dict.fromkeys(survivors.values(), 0)
+    replay = texts_seen(run, phase, stage, lookups, read_inputs=True)
     samples = []
     for row in sorted(rows, key=lambda row: (row["doc_key"], row["rule"])):
         key = row["doc_key"]
-        text = seen.texts.get(key)
+        text = replay.texts.get(key)
         if text is None and row["text"] is not None:
             text = ledger_text(run, row["text"])
-        other = None if row["survivor_id"] is None else seen.texts.get(survivors.get(key, -1))
-        both = None if text is None or other is None else (text.text, other.text)
+        survivor = None if row["survivor_id"] is None else replay.texts.get(survivors.get(key, -1))
+        pair = None if text is None or survivor is None else (text.text, survivor.text)
         samples.append(
             Sample(
                 key, row["doc_id"], row["source"], row["rule"], row["action"],
                 row["value"], row["threshold"],
                 tuple((span["start"], span["end"]) for span in row["spans"] or ()),
                 None if text is None else text.text, row["survivor_id"],
-                None if other is None else other.text,
-                None if both is None else jaccard(*both, None if step is None else step.stage),
+                None if survivor is None else survivor.text,
+                None if pair is None else jaccard(*pair, None if step is None else step.stage),
                 "" if text is None else text.place,
-                seen.problems.get(key, "") if text is None else "",
+                replay.problems.get(key, "") if text is None else "",
             )
         )  # fmt: skip
     return samples
@@ -337,8 +337,8 @@ def _survivors(run: RunDirectory, phase: Phase, keys: set[int]) -> dict[int, int
     survivors: dict[int, int] = {}
     for part in cluster_parts(run, phase):
         rows = read_shuffle(run.at(part))
-        mine = rows.filter(pc.is_in(rows.column("key"), pa.array(sorted(keys), pa.int64())))
-        pairs = zip(*(mine.column(name).to_pylist() for name in ("key", "survivor")), strict=True)
+        rows = rows.filter(pc.is_in(rows.column("key"), pa.array(sorted(keys), pa.int64())))
+        pairs = zip(*(rows.column(name).to_pylist() for name in ("key", "survivor")), strict=True)
         survivors |= {key: survivor for key, survivor in pairs if survivor >= 0}
     return survivors
 
@@ -353,9 +353,9 @@ def shingles(text: str, stage: object) -> set[tuple[str, ...]]:
     return set(zip(*(words[start:] for start in range(ngram)), strict=False))
 
 
-def jaccard(one: str, other: str, stage: object) -> float:
+def jaccard(a: str, b: str, stage: object) -> float:
     """Return the Jaccard similarity of two texts, 0 if neither has a word."""
-    left, right = shingles(one, stage), shingles(other, stage)
+    left, right = shingles(a, stage), shingles(b, stage)
     return len(left & right) / max(len(left | right), 1)
 
 
@@ -417,38 +417,38 @@ def find_kept(
     parts = [part for part in shards.parts if source in ("", part.source)]
     if value is not None:
         parts = _parts_with(run, parts, value.stage)
-    chosen = parts[:: max(-(-len(parts) // MAX_PARTS), 1)]
-    counted = 0
+    sampled = parts[:: max(-(-len(parts) // MAX_PARTS), 1)]
+    num_kept = 0
     extremes: list[float] = []
     best: list[tuple[int, int, Part, float | None]] = []
-    for part in chosen:
+    for part in sampled:
         keys, values = _keys_and_values(shards, part, value)
         if band is not None:
             bound = np.nan if value is None or value.threshold is None else value.threshold
-            wanted = band.holds(values, np.full(len(values), bound))
+            in_band = band.contains(values, np.full(len(values), bound))
             if not np.isnan(values).all():
                 extremes += [float(np.nanmin(values)), float(np.nanmax(values))]
-            keys, values = keys[wanted], values[wanted]
-        counted += len(keys)
-        at = dict(zip(keys.tolist(), values.tolist(), strict=True))
-        some = [(mark, key, part, at[key]) for mark, key in shuffled(keys, seed, num)]
-        best = sorted([*best, *some], key=lambda one: one[:2])[:num]
+            keys, values = keys[in_band], values[in_band]
+        num_kept += len(keys)
+        value_of = dict(zip(keys.tolist(), values.tolist(), strict=True))
+        draws = [(mark, key, part, value_of[key]) for mark, key in shuffled(keys, seed, num)]
+        best = sorted([*best, *draws], key=lambda row: row[:2])[:num]
     if not best:
-        of = f": values go from {min(extremes):g} to {max(extremes):g}" if extremes else ""
-        raise UsageError(f"{run.store.address}: no kept document is like that{of}.")
+        range_note = f": values go from {min(extremes):g} to {max(extremes):g}" if extremes else ""
+        raise UsageError(f"{run.store.address}: no kept document is like that{range_note}.")
     texts = shards.texts([key for _, key, *_ in best])
-    rows = [_sample(key, part, measured, value, texts[key]) for _, key, part, measured in best]
+    rows = [_sample(key, part, value_read, value, texts[key]) for _, key, part, value_read in best]
     rows.sort(key=lambda row: row.key)
     stage = "" if value is None else value.stage
-    return Samples(stage, tuple(rows), {"kept": counted}, len(chosen), len(parts))
+    return Samples(stage, tuple(rows), {"kept": num_kept}, len(sampled), len(parts))
 
 
 def _sample(
-    key: int, part: Part, measured: float | None, value: _Value | None, text: tuple[str, str]
+    key: int, part: Part, number: float | None, value: _Value | None, text: tuple[str, str]
 ) -> Sample:
     return Sample(
         key, text[0], part.source, "" if value is None else value.name, "kept",
-        None if value is None or measured is None or np.isnan(measured) else measured,
+        None if value is None or number is None or np.isnan(number) else number,
         None if value is None else value.threshold, (), text[1], None, text_from="documents",
     )  # fmt: skip
 
@@ -469,20 +469,20 @@ def _keys_and_values(
     all_keys = np.concatenate(keys)
     if value is None or value.measures is None or not len(all_keys):
         return all_keys, np.concatenate(values)
-    return all_keys, _measured(shards.run, value, all_keys)
+    return all_keys, _measures_of(shards.run, value, all_keys)
 
 
-def _measured(run: RunDirectory, value: _Value, keys: NDArray[np.int64]) -> NDArray[np.float64]:
+def _measures_of(run: RunDirectory, value: _Value, keys: NDArray[np.int64]) -> NDArray[np.float64]:
     """Return what was measured in documents; NaN where nothing was."""
     assert value.measures is not None, "the caller looked"
     low, high = int(keys[0]), int(keys[-1]) + 1
     values = np.full(len(keys), np.nan)
     for part in value.measures.within(low, high):
         for batch in read_documents(run.at(part), ["key", value.name], keys=keys):
-            there = numbers(batch.column("key"))
-            places = np.minimum(np.searchsorted(keys, there), len(keys) - 1)
-            mine = keys[places] == there
-            values[places[mine]] = numbers(batch.column(value.name))[mine]
+            batch_keys = numbers(batch.column("key"))
+            places = np.minimum(np.searchsorted(keys, batch_keys), len(keys) - 1)
+            is_asked = keys[places] == batch_keys
+            values[places[is_asked]] = numbers(batch.column(value.name))[is_asked]
     return values
 
 
@@ -497,20 +497,20 @@ def _value_of(run: RunDirectory, shards: Shards, finished: Sealed, stage: str, r
         raise UsageError("a rule or a band of kept documents needs --stage: whose value is meant?")
     if stage not in labels:
         raise UsageError(f"{stage!r} is not a stage. {suggest(stage, labels)}")
-    known = {one.name: one for one in _columns(run, shards, stage)}
-    known |= {one.name: one for one in _measures(run, finished, stage)}
-    if rule in known:
-        return known[rule]
-    if not rule and len(known) == 1:
-        return next(iter(known.values()))
-    if not known:
+    values = {value.name: value for value in _columns(run, shards, stage)}
+    values |= {value.name: value for value in _measures(run, finished, stage)}
+    if rule in values:
+        return values[rule]
+    if not rule and len(values) == 1:
+        return next(iter(values.values()))
+    if not values:
         raise UsageError(
             f"{stage}: the run has no value of it for documents that it kept. A stage with "
             f"measures stores them: --set {stage}.measures=true."
         )
-    names = ", ".join(sorted(known))
-    what = f"no value {rule!r} of kept documents. {suggest(rule, known)}" if rule else "name one."
-    raise UsageError(f"{stage}: {what} Choose with --rule: {names}.")
+    names = ", ".join(sorted(values))
+    why = f"no value {rule!r} of kept documents. {suggest(rule, values)}" if rule else "name one."
+    raise UsageError(f"{stage}: {why} Choose with --rule: {names}.")
 
 
 def _parts_with(run: RunDirectory, parts: Iterable[Part], stage: str) -> list[Part]:
@@ -523,7 +523,7 @@ def _columns(run: RunDirectory, shards: Shards, stage: str) -> Iterator[_Value]:
     parts = _parts_with(run, shards.parts, stage)
     if not parts:
         return
-    with opened(run.at(parts[0])) as file:
+    with open_part(run.at(parts[0])) as file:
         fields = list(file.schema_arrow)
     bounds = run.plan.step(stage).stage
     for field in fields:
@@ -544,7 +544,7 @@ def _measures(run: RunDirectory, finished: Sealed, stage: str) -> Iterator[_Valu
         parts = seal.by_role(MEASURES + stage)
         if not (phase.is_stream and len(parts) and isinstance(configured, StreamingStage)):
             continue
-        with opened(run.at(parts[0])) as file:
+        with open_part(run.at(parts[0])) as file:
             names = [name for name in file.schema_arrow.names if name not in FIXED]
         for name in names:
             bound = configured.threshold(name) if name in configured.rules else float("nan")
@@ -577,8 +577,8 @@ def find_containing(run: RunDirectory, piece: str, num: int = 5, *, source: str 
     ledger: list[Part] = []
     for phase, seal in sealed(run):
         if phase.is_stream:
-            aside = (parts for parts in seal.parts.roles() if parts.role.startswith("aside:"))
-            shards = [*seal.by_role("documents"), *(part for p in aside for part in p), *shards]
+            roles = (parts for parts in seal.parts.roles() if parts.role.startswith("aside:"))
+            shards = [*seal.by_role("documents"), *(part for p in roles for part in p), *shards]
         ledger += seal.by_role("ledger")
     labels = [step.label for step in run.plan.file.sources]
     if source and source not in labels:
@@ -607,7 +607,7 @@ def _search(run: RunDirectory, parts: Iterable[Part], piece: str) -> Iterator[tu
         with contextlib.suppress(FileNotFoundError), contextlib.ExitStack() as stack:
             batches: Iterable[pa.RecordBatch]
             if part.role == "ledger":
-                file = stack.enter_context(opened(run.at(part)))
+                file = stack.enter_context(open_part(run.at(part)))
                 columns = ["doc_key", "text"]
                 batches = file.iter_batches(batch_size=4096, columns=columns, use_threads=False)
             else:

@@ -116,9 +116,9 @@ class Subject:
     @functools.cached_property
     def stage(self) -> Any:
         """The stage with its defaults, or with the first parameters that work."""
-        known = {"paths": ("nowhere/*",)} if issubclass(self.cls, Source) else {}
-        for given in ({}, *(example.params for example in self.cls.examples)):
-            params = {**known, **self.params, **given}
+        paths = {"paths": ("nowhere/*",)} if issubclass(self.cls, Source) else {}
+        for example_params in ({}, *(example.params for example in self.cls.examples)):
+            params = {**paths, **self.params, **example_params}
             stage = _try(self.cls, params)
             if stage is not None:
                 missing = [path for path in stage.files() if not Path(path).exists()]
@@ -142,8 +142,8 @@ class Subject:
     def examples(self) -> list[tuple[Any, Any]]:
         """Return (stage, example): each example with the stage that its parameters make."""
         return [
-            (self.cls(**{**self.params, **one.params}) if one.params else self.stage, one)
-            for one in self.cls.examples
+            (self.cls(**{**self.params, **case.params}) if case.params else self.stage, case)
+            for case in self.cls.examples
         ]
 
     def tied(self, random_ones: int = 12) -> Iterator[Any]:
@@ -156,8 +156,8 @@ class Subject:
         changes = [{name: value} for name, values in choices.items() for value in values]
         dice = random.Random(0)
         for _ in range(random_ones):
-            drawn = {name: dice.choice([*values, None]) for name, values in choices.items()}
-            changes.append({name: value for name, value in drawn.items() if value is not None})
+            values = {name: dice.choice([*values, None]) for name, values in choices.items()}
+            changes.append({name: value for name, value in values.items() if value is not None})
         yield self.loose
         for change in changes:
             stage = _try(self.cls, {**params_of(self.loose), **change})
@@ -165,7 +165,7 @@ class Subject:
                 seen.add(repr(stage))
                 yield stage
 
-    def drawn(self, dice: random.Random) -> Any:
+    def draw(self, dice: random.Random) -> Any:
         """Return the stage with parameters within their declared bounds.
 
         Half of them have all other rules off: by default the first rules catch all small texts.
@@ -212,18 +212,18 @@ def check_stage(
 
 def _words(error: Exception) -> str:
     if isinstance(error, ValidationError):
-        problems = (f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors())
+        problems = (f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors())
         return f"{'; '.join(problems)}. Give --params, or examples that have it."
     kind = "" if isinstance(error, BrokenPromiseError) else f"{type(error).__name__}: "
     return f"{kind}{error}"
 
 
-def _expect(kept: object, otherwise: object) -> None:
-    if not kept:
-        raise BrokenPromiseError(str(otherwise))
+def _expect(is_kept: object, problem: object) -> None:
+    if not is_kept:
+        raise BrokenPromiseError(str(problem))
 
 
-def _same(actual: object, expected: object, what: str) -> None:
+def _equal(actual: object, expected: object, what: str) -> None:
     _expect(actual == expected, f"{what}: {_short(actual)}, expected {_short(expected)}")
 
 
@@ -252,7 +252,7 @@ def _on_batches(
             for case in range(cases):
                 seed = f"{text} {subject.cls.stage_name()} {case}"
                 dice = random.Random(seed)
-                stage = subject.drawn(dice) if varied else subject.stage
+                stage = subject.draw(dice) if varied else subject.stage
 
                 def problem(texts: list[str], stage: Any = stage, seed: str = seed) -> str:
                     try:
@@ -273,7 +273,7 @@ def _on_batches(
     return register
 
 
-def draw_texts(dice: random.Random, most: int = 8) -> list[str]:
+def draw_texts(dice: random.Random, max_texts: int = 8) -> list[str]:
     """Draw texts: traps strung together, small ones full of ties, and anything at all."""
 
     def anything() -> str:
@@ -288,7 +288,7 @@ def draw_texts(dice: random.Random, most: int = 8) -> list[str]:
             return "".join(dice.choices("a.\n ", k=dice.randint(0, 14)))
         return "".join(anything() for _ in range(dice.randint(0, 60)))
 
-    texts = [text() for _ in range(dice.randint(0, most))]
+    texts = [text() for _ in range(dice.randint(0, max_texts))]
     return [*texts, *texts[:1]] if dice.random() < 0.3 else texts
 
 
@@ -384,7 +384,7 @@ def ties(bound: Mapping[str, Any]) -> list[float]:
         first = int(low) + bound["open_low"]
         values: list[float] = [*range(first, first + 5), first + 9]
     else:
-        fractions = sorted({part / whole for whole in range(1, 7) for part in range(whole + 1)})
+        fractions = sorted({k / n for n in range(1, 7) for k in range(n + 1)})
         values = [*(low + value for value in fractions), 1.5, 2.0, 3.0]
     inside = [
         value
@@ -410,7 +410,7 @@ def view(texts: Sequence[str], stage: Stage | None = None, first: int = 0) -> Vi
     positions = np.arange(first, first + len(texts))
     columns: dict[str, pa.Array] = {
         "key": pa.array(make_keys(0, positions)),
-        "id": pa.array([f"web/x.jsonl#{at}" for at in positions], pa.string()),
+        "id": pa.array([f"web/x.jsonl#{position}" for position in positions], pa.string()),
         "text": pa.array(texts, pa.large_string()),
         "source": pa.array(["web"] * len(texts), pa.string()),
     }
@@ -453,24 +453,24 @@ def _url(text: str) -> str | None:
 def rules(stage: StreamingStage, outcome: Outcome, num_docs: int) -> list[str | None]:
     """Return what dropped each document."""
     codes = outcome.codes if outcome.codes is not None else np.zeros(num_docs, np.uint8)
-    _same(len(codes), num_docs, "length of `codes`")
+    _equal(len(codes), num_docs, "length of `codes`")
     return [stage.rules[code - 1] if code else None for code in codes.tolist()]
 
 
-def texts_after(given: View, outcome: Outcome) -> list[bytes]:
+def texts_after(docs: View, outcome: Outcome) -> list[bytes]:
     """Return the texts that go on, those of dropped documents included."""
-    text = outcome.text if outcome.text is not None else given.text
-    _same(len(text), given.num_docs, "length of `text`")
+    text = outcome.text if outcome.text is not None else docs.text
+    _equal(len(text), docs.num_docs, "length of `text`")
     return [text.row(row) for row in range(len(text))]
 
 
-def plain(stage: StreamingStage, given: View) -> list[Row]:
+def plain(stage: StreamingStage, docs: View) -> list[Row]:
     """Return all of an outcome, one dictionary per document, comparable with ==."""
-    outcome = stage.apply(given)
-    num = given.num_docs
+    outcome = stage.apply(docs)
+    num = docs.num_docs
     rows: list[Row] = [
         {"rule": rule, "text": text}
-        for rule, text in zip(rules(stage, outcome, num), texts_after(given, outcome), strict=True)
+        for rule, text in zip(rules(stage, outcome, num), texts_after(docs, outcome), strict=True)
     ]
     columns = {
         **{f"column {name}": values.to_pylist() for name, values in outcome.columns.items()},
@@ -478,7 +478,7 @@ def plain(stage: StreamingStage, given: View) -> list[Row]:
         "value": [None] * num if outcome.values is None else outcome.values.tolist(),
     }
     for name, values in columns.items():
-        _same(len(values), num, f"length of {name}")
+        _equal(len(values), num, f"length of {name}")
         for row, value in zip(rows, values, strict=True):
             row[name] = "nan" if value != value else value
     for row in rows:
@@ -486,8 +486,8 @@ def plain(stage: StreamingStage, given: View) -> list[Row]:
     if outcome.spans is not None:
         spans = outcome.spans
         quads = (spans.rows, spans.starts, spans.ends, spans.codes)
-        for at, start, end, code in zip(*(part.tolist() for part in quads), strict=True):
-            rows[at]["spans"].append((start, end, stage.rules[code - 1], spans.action))
+        for index, start, end, code in zip(*(part.tolist() for part in quads), strict=True):
+            rows[index]["spans"].append((start, end, stage.rules[code - 1], spans.action))
     return rows
 
 
@@ -496,23 +496,23 @@ def plain(stage: StreamingStage, given: View) -> list[Row]:
 
 @_promise(Stage, "a stage is a source, a streaming, a cell or a global stage")
 def _kind(subject: Subject) -> None:
-    _same(sum(issubclass(subject.cls, kind) for kind in KINDS), 1, "kinds it is of")
+    _equal(sum(issubclass(subject.cls, kind) for kind in KINDS), 1, "kinds it is of")
 
 
 @_promise(Stage, "its name in YAML is the name of its file")
 def _name(subject: Subject) -> None:
     name = subject.cls.stage_name()
-    names = [known for known in registry.names() if registry.load(known) is subject.cls]
-    _same(names, [name], "names that lead to it")
+    names = [candidate for candidate in registry.names() if registry.load(candidate) is subject.cls]
+    _equal(names, [name], "names that lead to it")
 
 
 @_promise(Stage, "the docstring says what it does, and from where it comes")
 def _docstring(subject: Subject) -> None:
-    first, _, rest = (inspect.getdoc(subject.cls) or "").partition("\n")
+    first, _, body = (inspect.getdoc(subject.cls) or "").partition("\n")
     _expect(first.endswith("."), f"the first line is not a sentence: {first!r}")
     _expect(len(first) <= 100, f"the first line has {len(first)} characters, at most 100 are shown")
-    _expect("Source:" in rest, "the docstring has no line `Source:` with the paper or the code")
-    _same(registry.summary(subject.cls.stage_name()), first, "the line in `corpuskit stages`")
+    _expect("Source:" in body, "the docstring has no line `Source:` with the paper or the code")
+    _equal(registry.summary(subject.cls.stage_name()), first, "the line in `corpuskit stages`")
 
 
 @_promise(Stage, "every parameter has a string below it that describes it")
@@ -543,23 +543,23 @@ def _frozen(subject: Subject) -> None:
 @_promise(Stage, "parameters survive JSON, YAML and pickle")
 def _survive(subject: Subject) -> None:
     for stage in (subject.stage, *(stage for stage, _ in subject.examples())):
-        _same(reload(stage), stage, "after JSON")
+        _equal(reload(stage), stage, "after JSON")
         read = yamlreader.load(dump_yaml(stage.model_dump(mode="json")), "parameters")
-        _same(subject.cls.model_validate(read), stage, "after YAML")
-        _same(pickle.loads(pickle.dumps(stage)), stage, "after pickle")
+        _equal(subject.cls.model_validate(read), stage, "after YAML")
+        _equal(pickle.loads(pickle.dumps(stage)), stage, "after pickle")
 
 
 @_promise(Stage, "the schema of its parameters is JSON")
 def _schema(subject: Subject) -> None:
     schema = json.loads(json.dumps(subject.cls.model_json_schema()))
-    _same(set(schema.get("properties", {})), set(subject.cls.model_fields), "parameters in it")
+    _equal(set(schema.get("properties", {})), set(subject.cls.model_fields), "parameters in it")
 
 
 @_promise(Stage, "rules are at most 255 distinct words")
 def _rules(subject: Subject) -> None:
     names = subject.cls.rules
     _expect(len(set(names)) == len(names) < 256, f"{len(names)} rules: {_short(names)}")
-    _same([rule for rule in names if not rule.isidentifier()], [], "rules that are not words")
+    _equal([rule for rule in names if not rule.isidentifier()], [], "rules that are not words")
 
 
 @_promise(Stage, "bounds name rules and numeric parameters")
@@ -574,10 +574,10 @@ def _bounds(subject: Subject) -> None:
 def _names(subject: Subject) -> None:
     stage = subject.stage
     names = (*stage.needs(), *stage.adds(), *stage.files(), *stage.libraries())
-    _same([name for name in names if not isinstance(name, str)], [], "what is not a name")
-    _same([name for name in stage.adds() if "." in name], [], "dots in what it adds")
+    _equal([name for name in names if not isinstance(name, str)], [], "what is not a name")
+    _equal([name for name in stage.adds() if "." in name], [], "dots in what it adds")
     facts = dict(stage.provides({}))
-    _same(json.loads(json.dumps(facts)), facts, "what it provides, after JSON")
+    _equal(json.loads(json.dumps(facts)), facts, "what it provides, after JSON")
 
 
 # ---------------------------------------------------------------- promises of streaming stages
@@ -585,9 +585,9 @@ def _names(subject: Subject) -> None:
 
 @_promise(StreamingStage, "every rule has an example, and one document is left alone")
 def _every_rule(subject: Subject) -> None:
-    shown = {example.rule for example in subject.cls.examples}
-    _same(sorted(set(subject.cls.rules) - shown), [], "rules without an example")
-    _expect(None in shown or not subject.cls.rules, "no example of a document that stays")
+    rules = {example.rule for example in subject.cls.examples}
+    _equal(sorted(set(subject.cls.rules) - rules), [], "rules without an example")
+    _expect(None in rules or not subject.cls.rules, "no example of a document that stays")
 
 
 @_promise(StreamingStage, "examples hold")
@@ -598,18 +598,18 @@ def _examples(subject: Subject) -> None:
         (rule,) = rules(stage, outcome, 1)
         if rule is None and outcome.spans is not None and len(outcome.spans.codes):
             rule = stage.rules[outcome.spans.codes[0] - 1]
-        _same(rule, example.rule, f"{stage!r}: the rule of {_short(example.text)}")
+        _equal(rule, example.rule, f"{stage!r}: the rule of {_short(example.text)}")
         if rule is None or example.becomes is not None:
             after = texts_after(documents, outcome)[0].decode()
-            wanted = example.text if example.becomes is None else example.becomes
-            _same(after, wanted, f"{stage!r}: {_short(example.text)} becomes")
+            expected = example.text if example.becomes is None else example.becomes
+            _equal(after, expected, f"{stage!r}: {_short(example.text)} becomes")
 
 
 @_promise(StreamingStage, "an empty batch works")
 def _empty(subject: Subject) -> None:
     stage = subject.stage
-    _same(plain(stage, view([], stage)), [], "of no documents")
-    _same(plain(stage, View(view(["one text"], stage).batch.slice(1))), [], "of an empty slice")
+    _equal(plain(stage, view([], stage)), [], "of no documents")
+    _equal(plain(stage, View(view(["one text"], stage).batch.slice(1))), [], "of an empty slice")
 
 
 @_promise(StreamingStage, "an outcome has the types and columns that it declares")
@@ -618,15 +618,15 @@ def _declared(subject: Subject) -> None:
     documents = view(["", "a text\nof two lines", "jo@x.org " * 3], stage)
     outcome = stage.apply(documents)
     if outcome.codes is not None:
-        _same(outcome.codes.dtype, np.dtype(np.uint8), "type of `codes`")
+        _equal(outcome.codes.dtype, np.dtype(np.uint8), "type of `codes`")
         _expect(outcome.codes.max() <= len(stage.rules), "a code above the number of rules")
     kinds = {name: values.type for name, values in outcome.columns.items()}
-    _same(kinds, dict(stage.adds()), "columns")
+    _equal(kinds, dict(stage.adds()), "columns")
     values = {} if outcome.values is None else {"values": outcome.values}
-    for name, measured in {**values, **outcome.measures}.items():
-        _same((measured.dtype, len(measured)), (np.dtype(np.float64), 3), f"type of {name}")
+    for name, column in {**values, **outcome.measures}.items():
+        _equal((column.dtype, len(column)), (np.dtype(np.float64), 3), f"type of {name}")
     if outcome.text is not None:
-        _same(outcome.text.offsets.dtype, np.dtype(np.int64), "type of the offsets of `text`")
+        _equal(outcome.text.offsets.dtype, np.dtype(np.int64), "type of the offsets of `text`")
         for text in texts_after(documents, outcome):
             text.decode()
     _expect(not stage.diverts or (stage.rules and "/" not in stage.diverts), "`diverts`: no folder")
@@ -634,40 +634,40 @@ def _declared(subject: Subject) -> None:
 
 @_on_batches("a slice of a batch decides as the whole batch", varied=True)
 def _slice(_: Subject, stage: Any, texts: list[str], dice: random.Random) -> None:
-    whole = view(texts, stage)
-    expected = plain(stage, whole)
+    docs = view(texts, stage)
+    expected = plain(stage, docs)
     cut = dice.randint(0, len(texts))
-    _same(plain(stage, View(whole.batch.slice(0, cut))), expected[:cut], f"the first {cut} alone")
-    _same(plain(stage, View(whole.batch.slice(cut))), expected[cut:], f"all after {cut} alone")
+    _equal(plain(stage, View(docs.batch.slice(0, cut))), expected[:cut], f"the first {cut} alone")
+    _equal(plain(stage, View(docs.batch.slice(cut))), expected[cut:], f"all after {cut} alone")
 
 
 @_on_batches("a document alone decides as in its batch", varied=True)
-def _alone(_: Subject, stage: Any, texts: list[str], __: random.Random) -> None:
-    alone = [plain(stage, view([text], stage, first))[0] for first, text in enumerate(texts)]
-    _same(alone, plain(stage, view(texts, stage)), "one by one")
+def _each_alone(_: Subject, stage: Any, texts: list[str], __: random.Random) -> None:
+    rows = [plain(stage, view([text], stage, first))[0] for first, text in enumerate(texts)]
+    _equal(rows, plain(stage, view(texts, stage)), "one by one")
 
 
 @_on_batches("the order of documents is kept, and selected rows decide as before")
 def _order(_: Subject, stage: Any, texts: list[str], dice: random.Random) -> None:
-    whole = view(texts, stage)
-    expected = plain(stage, whole)
+    docs = view(texts, stage)
+    expected = plain(stage, docs)
     order = dice.sample(range(len(texts)), len(texts))
-    shuffled = View(whole.batch.take(np.array(order, np.int64)))
-    _same(plain(stage, shuffled), [expected[row] for row in order], f"in the order {order}")
+    shuffled = View(docs.batch.take(np.array(order, np.int64)))
+    _equal(plain(stage, shuffled), [expected[row] for row in order], f"in the order {order}")
     rows = [row for row in range(len(texts)) if dice.random() < 0.5]
-    selected = whole.select(np.array(rows, np.int64))
-    _same(plain(stage, selected), [expected[row] for row in rows], f"`view.select({rows})`")
+    selected = docs.select(np.array(rows, np.int64))
+    _equal(plain(stage, selected), [expected[row] for row in rows], f"`view.select({rows})`")
 
 
 @_on_batches("the same input has the same outcome, in another process too, and is not written to")
-def _again(_: Subject, stage: Any, texts: list[str], __: random.Random) -> None:
-    given = view(texts, stage)
-    before = _digest(given.batch)
-    first = plain(stage, given)
-    _same(plain(stage, given), first, "a second time")
-    _same(plain(pickle.loads(pickle.dumps(stage)), view(texts, stage)), first, "after pickle")
-    _same(plain(reload(stage), view(texts, stage)), first, "after JSON")
-    _same(_digest(given.batch), before, "digest of the batch afterwards")
+def _repeatable(_: Subject, stage: Any, texts: list[str], __: random.Random) -> None:
+    docs = view(texts, stage)
+    before = _digest(docs.batch)
+    first = plain(stage, docs)
+    _equal(plain(stage, docs), first, "a second time")
+    _equal(plain(pickle.loads(pickle.dumps(stage)), view(texts, stage)), first, "after pickle")
+    _equal(plain(reload(stage), view(texts, stage)), first, "after JSON")
+    _equal(_digest(docs.batch), before, "digest of the batch afterwards")
 
 
 def _digest(batch: pa.RecordBatch) -> str:
@@ -685,13 +685,13 @@ def _pure(_: Subject, stage: Any, texts: list[str], dice: random.Random) -> None
     first = plain(stage, view(texts, stage))
     unused = random.getstate() == states[0] and str(np.random.get_state()) == str(states[1])  # noqa: NPY002
     _expect(unused, "it draws from `random` or `numpy.random`: make a generator from a parameter")
-    later = dice.randrange(10**6, 10**9)
+    offset = dice.randrange(10**6, 10**9)
     try:
         for name, clock in clocks.items():
-            setattr(time, name, lambda clock=clock: clock() + later)
-        random.seed(later)
-        np.random.seed(later)  # noqa: NPY002
-        _same(plain(stage, view(texts, stage)), first, "with another clock and other seeds")
+            setattr(time, name, lambda clock=clock: clock() + offset)
+        random.seed(offset)
+        np.random.seed(offset)  # noqa: NPY002
+        _equal(plain(stage, view(texts, stage)), first, "with another clock and other seeds")
     finally:
         for name, clock in clocks.items():
             setattr(time, name, clock)
@@ -715,15 +715,15 @@ def _watch() -> None:
 
 @_on_batches("after the first batch it reads and writes nothing but its arguments", cases=3)
 def _no_io(_: Subject, stage: Any, texts: list[str], __: random.Random) -> None:
-    given = view(texts, stage)
-    plain(stage, given)  # models are opened, kernels compiled
+    docs = view(texts, stage)
+    plain(stage, docs)  # models are opened, kernels compiled
     _watch()
     events = _watched[threading.get_ident()] = []
     try:
-        stage.apply(View(given.batch))
+        stage.apply(View(docs.batch))
     finally:
         del _watched[threading.get_ident()]
-    _same(events, [], "input and output")
+    _equal(events, [], "input and output")
 
 
 @_on_batches("the measured value of a dropped document breaks the bound of its rule", varied=True)
@@ -742,31 +742,32 @@ def _breaks(_: Subject, stage: Any, texts: list[str], __: random.Random) -> None
 @_on_batches("spans lie within their text, apart and in order; what is outside of them stays")
 def _spans(_: Subject, stage: Any, texts: list[str], __: random.Random) -> None:
     for text, row in zip(texts, plain(stage, view(texts, stage)), strict=True):
-        data, rest, at = text.encode(), row["text"], 0
+        data, remaining, pos = text.encode(), row["text"], 0
         edges = [edge for start, end, _, _ in row["spans"] for edge in (start, end)]
-        _same(edges, sorted(edges), "edges of spans")
+        _equal(edges, sorted(edges), "edges of spans")
         _expect(all(0 <= edge <= len(data) for edge in edges), f"spans outside: {edges}")
         for start, end, _, _ in row["spans"]:
             _expect(start < end, f"the span [{start}, {end}) is empty")
-            kept = data[at:start]
-            _expect(kept in rest, f"{kept!r} is outside of the spans and gone")
-            rest = rest[rest.index(kept) + len(kept) :]
-            at = end
-        _expect(not edges or rest.endswith(data[at:]), f"{data[at:]!r} is after the spans and gone")
+            copied = data[pos:start]
+            _expect(copied in remaining, f"{copied!r} is outside of the spans and gone")
+            remaining = remaining[remaining.index(copied) + len(copied) :]
+            pos = end
+        tail = data[pos:]
+        _expect(not edges or remaining.endswith(tail), f"{tail!r} is after the spans and gone")
 
 
 @_on_batches("measuring changes no decision, which follows from measures and bounds", varied=True)
 def _measuring(subject: Subject, stage: Any, texts: list[str], _: random.Random) -> None:
     if "measures" not in subject.cls.model_fields:
         return
-    quiet, given = stage.model_copy(update={"measures": False}), view(texts, stage)
+    quiet, docs = stage.model_copy(update={"measures": False}), view(texts, stage)
     loud = measuring(quiet)
-    measured = [
+    rows = [
         {name: value for name, value in row.items() if not name.startswith("measure ")}
-        for row in plain(loud, given)
+        for row in plain(loud, docs)
     ]
-    _same(measured, plain(quiet, given), "with measures: true")
-    outcome = loud.apply(given)
+    _equal(rows, plain(quiet, docs), "with measures: true")
+    outcome = loud.apply(docs)
     decided = rules(loud, outcome, len(texts))
     # Some rules are not measured; some documents have bounds of their own.
     if outcome.bounds is None and {*decided} - {None} <= outcome.measures.keys():
@@ -775,7 +776,7 @@ def _measuring(subject: Subject, stage: Any, texts: list[str], _: random.Random)
             next((name for name, bad in fails.items() if bad[row]), None)
             for row in range(len(texts))
         ]
-        _same(decided, broken, "rules, by measures and bounds")
+        _equal(decided, broken, "rules, by measures and bounds")
 
 
 def _compare(subject: Subject, stage: Any, texts: Iterable[str]) -> None:
@@ -787,7 +788,7 @@ def _compare(subject: Subject, stage: Any, texts: Iterable[str]) -> None:
     for text, row in zip(texts, plain(stage, view(texts, stage)), strict=True):
         rule, after = decide(text)
         actual = (row["rule"], row["text"].decode() if rule is None else after)
-        _same(actual, (rule, after), f"{stage!r} on {text!r}")
+        _equal(actual, (rule, after), f"{stage!r} on {text!r}")
 
 
 @_promise(StreamingStage, "it equals its reference on its examples")
@@ -841,7 +842,7 @@ def _files(subject: Subject) -> None:
                     name == "missing" or isinstance(error, DataError), f"an empty file: {error}"
                 )
             else:
-                _same((name, num_docs), ("empty", 0), "documents")
+                _equal((name, num_docs), ("empty", 0), "documents")
 
 
 def _count(source: Any, file: InputFile) -> int:
@@ -857,8 +858,8 @@ def _count(source: Any, file: InputFile) -> int:
 def _passes(subject: Subject) -> None:
     names = [step.name for step in subject.stage.passes()]
     _expect(names and len(set(names)) == len(names), f"names of passes: {names}")
-    _same([name for name in names if not name.isidentifier()], [], "names that are not words")
-    _same([step.name for step in reload(subject.stage).passes()], names, "after JSON")
+    _equal([name for name in names if not name.isidentifier()], [], "names that are not words")
+    _equal([step.name for step in reload(subject.stage).passes()], names, "after JSON")
 
 
 @_promise(GlobalStage, "passes are methods that another process can run")
@@ -866,7 +867,7 @@ def _methods(subject: Subject) -> None:
     for step in subject.stage.passes():
         for run in (step.run, pickle.loads(pickle.dumps(step.run))):
             owner = run.args[0] if isinstance(run, functools.partial) else run.__self__
-            _same(owner, subject.stage, f"owner of {step.name}")
+            _equal(owner, subject.stage, f"owner of {step.name}")
         _expect(step.units is None or callable(step.units), f"units of {step.name}: {step.units!r}")
 
 
@@ -876,4 +877,4 @@ def _owned(subject: Subject) -> None:
         subject.stage.reads in {"documents", "packed", "tokens"}, f"reads {subject.stage.reads!r}"
     )
     owned = [name for step in subject.stage.passes() for name in step.owns]
-    _same([name for name in owned if name.startswith(("/", "."))], [], "folders outside")
+    _equal([name for name in owned if name.startswith(("/", "."))], [], "folders outside")

@@ -65,9 +65,9 @@ class Curve:
             self._width *= 2
             before, self._buckets = self._buckets, {}
             for key, bucket in before.items():
-                there = self._buckets.setdefault(key // 2, bucket)
-                if there is not bucket:
-                    _merge(there, *bucket)
+                merged = self._buckets.setdefault(key // 2, bucket)
+                if merged is not bucket:
+                    _merge(merged, *bucket)
 
     def points(self) -> dict[str, list[float]]:
         """Return columns x, mean and, if any bucket holds more than one value, low and high."""
@@ -151,14 +151,14 @@ class TrainingHistory:
     event_counts: Counter[str] = field(default_factory=Counter)
     broken: Counter[str] = field(default_factory=Counter)  # lines that are not JSON, by file
     endings: list[str] = field(default_factory=list)  # messages of ranks that failed
-    written: float | None = None  # when metrics.jsonl last changed, seconds since 1970
+    updated: float | None = None  # when metrics.jsonl last changed, seconds since 1970
 
     def source(self, name: str) -> SourceHistory:
         """Return a source, a new one if nothing is known of it."""
-        known = self.sources.get(name)
-        if known is None:
-            known = self.sources[name] = SourceHistory()
-        return known
+        history = self.sources.get(name)
+        if history is None:
+            history = self.sources[name] = SourceHistory()
+        return history
 
     @property
     def largest_sources(self) -> list[str]:
@@ -181,7 +181,7 @@ def read_history(output: str | os.PathLike[str]) -> TrainingHistory:
         )
     names = (*FIGURES, "data_wait_ms", "data_wait_p50_ms", "data_wait_p99_ms", *EXPERTS)
     history = TrainingHistory(str(folder), {name: Curve() for name in names})
-    history.written = metrics.stat().st_mtime
+    history.updated = metrics.stat().st_mtime
     for path, add in (
         (metrics, _add_step),
         (folder / "evaluations.jsonl", _add_evaluation),
@@ -195,8 +195,8 @@ def read_history(output: str | os.PathLike[str]) -> TrainingHistory:
                 history.broken[path.name] += 1
     _read_events(history, folder / "events.jsonl")
     history.endings = [
-        f"rank {rank} ended with code {one.code}: {one.line}"
-        for rank, one in sorted(read_endings(folder).items())
+        f"rank {rank} ended with code {ending.code}: {ending.line}"
+        for rank, ending in sorted(read_endings(folder).items())
     ]
     return history
 
@@ -225,42 +225,42 @@ def _lines(path: Path, history: TrainingHistory) -> Iterator[dict[str, Any]]:
 
 
 def _add_step(history: TrainingHistory, line: dict[str, Any]) -> None:
-    done, is_applied = line["step"] + 1, line.get("is_applied", True)
+    steps, is_applied = line["step"] + 1, line.get("is_applied", True)
     history.last = line
     history.seconds += line.get("step_seconds") or 0.0
     history.not_applied += not is_applied
     curves = history.curves
     for name in FIGURES:
         if is_applied or name not in {"loss", "grad_norm"}:
-            curves[name].add(done, line.get(name))
+            curves[name].add(steps, line.get(name))
     wait = line.get("data_wait_seconds")
-    curves["data_wait_ms"].add(done, None if wait is None else 1000 * wait)
+    curves["data_wait_ms"].add(steps, None if wait is None else 1000 * wait)
     for name in ("data_wait_p50_ms", "data_wait_p99_ms"):
-        curves[name].add(done, line.get(name))
+        curves[name].add(steps, line.get(name))
     for name in EXPERTS if line.get("experts") else ():
-        curves[name].add(done, line["experts"][name])
-    for name, one in line["sources"].items():
+        curves[name].add(steps, line["experts"][name])
+    for name, figures in line["sources"].items():
         source = history.source(name)
         if is_applied:
-            source.loss.add(done, one["loss"])
-            source.tokens += one["tokens"]
-        if one["bits_per_byte"] is not None:
-            source.bits_per_byte = one["bits_per_byte"]
+            source.loss.add(steps, figures["loss"])
+            source.tokens += figures["tokens"]
+        if figures["bits_per_byte"] is not None:
+            source.bits_per_byte = figures["bits_per_byte"]
 
 
 def _add_evaluation(history: TrainingHistory, line: dict[str, Any]) -> None:
-    for name, one in line["sources"].items():
+    for name, figures in line["sources"].items():
         source = history.source(name)
-        source.held_out.add(line["step"], one["bits_per_byte"])
-        source.held_out_nats, source.held_out_tokens = one["loss"], one["tokens"]
+        source.held_out.add(line["step"], figures["bits_per_byte"])
+        source.held_out_nats, source.held_out_tokens = figures["loss"], figures["tokens"]
 
 
 def _add_mixture(history: TrainingHistory, line: dict[str, Any]) -> None:
-    for name, one in line["sources"].items():
+    for name, figures in line["sources"].items():
         source = history.source(name)
-        source.realised.add(line["step"], one["realised_ratio"])
-        source.planned.add(line["step"], one["planned_ratio"])
-        source.mixture = one
+        source.realised.add(line["step"], figures["realised_ratio"])
+        source.planned.add(line["step"], figures["planned_ratio"])
+        source.mixture = figures
 
 
 def _add_experts(history: TrainingHistory, line: dict[str, Any]) -> None:
@@ -284,8 +284,8 @@ def _read_events(history: TrainingHistory, path: Path) -> None:
             history.speeds = line
             continue
         kinds.setdefault(kind, deque(maxlen=MOST_OF_A_KIND)).append((number, short))
-    numbered = [one for events in kinds.values() for one in events]
-    history.events = [line for _, line in sorted(numbered, key=lambda one: one[0])]
+    numbered = [event for events in kinds.values() for event in events]
+    history.events = [line for _, line in sorted(numbered, key=lambda event: event[0])]
 
 
 def place_of(event: dict[str, Any], history: TrainingHistory) -> int | None:
@@ -304,24 +304,24 @@ def place_of(event: dict[str, Any], history: TrainingHistory) -> int | None:
     return step if isinstance(step, int) else None
 
 
-def write_page(output: str | os.PathLike[str], others: Sequence[str] = ()) -> Path:
+def write_page(output: str | os.PathLike[str], other_runs: Sequence[str] = ()) -> Path:
     """Write `OUTPUT/report.html`, which needs nothing beside itself; return its path.
 
     Args:
         output: folder of a run; it may be running, ended or failed.
-        others: folders of runs whose losses are drawn over this one's.
+        other_runs: folders of runs whose losses are drawn over this one's.
 
     Raises:
         UsageError: there is nothing of a training run.
     """
     path = Path(output, "report.html")
-    write_whole(path, page(read_history(output), _losses(others)).encode())
+    write_whole(path, page(read_history(output), _losses(other_runs)).encode())
     return path
 
 
-def training_section(output: str | os.PathLike[str], others: Sequence[str] = ()) -> str:
+def training_section(output: str | os.PathLike[str], other_runs: Sequence[str] = ()) -> str:
     """Return the page's section, with its style and script, to be put into another page."""
-    return section(read_history(output), _losses(others))
+    return section(read_history(output), _losses(other_runs))
 
 
 def _losses(outputs: Sequence[str]) -> dict[str, Curve]:
@@ -371,7 +371,7 @@ def section(history: TrainingHistory, others: Mapping[str, Curve]) -> str:
         _experts(history),
         _events(history),
         _settings(history),
-        f'<script type="application/json">{to_json(_drawn(history, others))}</script>',
+        f'<script type="application/json">{to_json(_charts(history, others))}</script>',
         f"<script>\n{script}</script>",
     ]
     return (
@@ -388,15 +388,15 @@ def _name(history: TrainingHistory) -> str:
 def _state(history: TrainingHistory) -> str:
     ending = history.ending
     if ending is None:
-        written = datetime.fromtimestamp(history.written or 0, UTC)
-        return f"No end is recorded: it runs, or was killed. Last step written {written:%F %T} UTC."
-    at = f" ({ending['time']})" if "time" in ending else ""
+        updated = datetime.fromtimestamp(history.updated or 0, UTC)
+        return f"No end is recorded: it runs, or was killed. Last step written {updated:%F %T} UTC."
+    time_note = f" ({ending['time']})" if "time" in ending else ""
     if ending["event"] == "end":
-        stopped = ending.get("stopped_by")
-        return (f"Stopped by {stopped}, to go on later" if stopped else "Finished") + f"{at}."
+        signal = ending.get("stopped_by")
+        return (f"Stopped by {signal}, to go on later" if signal else "Finished") + f"{time_note}."
     if ending["event"] == "interrupted":
-        return f"Interrupted{at}."
-    return f"Failed{at}: {ending.get('message', '')}"
+        return f"Interrupted{time_note}."
+    return f"Failed{time_note}: {ending.get('message', '')}"
 
 
 def _figures(history: TrainingHistory) -> str:
@@ -414,7 +414,7 @@ def _figures(history: TrainingHistory) -> str:
         ("starts", str(history.event_counts["start"]) if start else None),
         ("not applied", f"{history.not_applied:,} steps" if history.not_applied else None),
     ]
-    shown = "".join(
+    items = "".join(
         f"<div><dt>{text(name)}</dt><dd>{text(value)}</dd></div>"
         for name, value in rows
         if value is not None
@@ -425,7 +425,7 @@ def _figures(history: TrainingHistory) -> str:
         f'<p class="bad">{text(name)}: {count} lines could not be read.</p>'
         for name, count in sorted(history.broken.items())
     )
-    return f'<dl class="figures">{shown}</dl>{speed_text}{broken}'
+    return f'<dl class="figures">{items}</dl>{speed_text}{broken}'
 
 
 def _wait(last: Mapping[str, Any]) -> str | None:
@@ -437,27 +437,27 @@ def _wait(last: Mapping[str, Any]) -> str | None:
 def _time(seconds: float) -> str:
     if seconds < 60:
         return f"{seconds:.1f} s"
-    days, rest = divmod(round(seconds), 86400)
-    clock = f"{rest // 3600}:{rest // 60 % 60:02}:{rest % 60:02}"
+    days, seconds_of_day = divmod(round(seconds), 86400)
+    clock = f"{seconds_of_day // 3600}:{seconds_of_day // 60 % 60:02}:{seconds_of_day % 60:02}"
     return f"{days} d {clock}" if days else clock
 
 
-def _drawn(history: TrainingHistory, others: Mapping[str, Curve]) -> dict[str, Any]:
+def _charts(history: TrainingHistory, others: Mapping[str, Curve]) -> dict[str, Any]:
     """Return what the script draws."""
     curves, names = history.curves, history.largest_sources
-    shown = names[:MOST_SOURCES]
-    more = (
-        f"; {len(names) - len(shown)} more sources are in the table" if names[len(shown) :] else ""
-    )
-    of = history.sources
+    drawn = names[:MOST_SOURCES]
+    num = len(names) - len(drawn)
+    omitted = f"; {num} more sources are in the table" if num else ""
+    by_name = history.sources
     losses = [(_name(history), curves["loss"]), *((Path(n).name, c) for n, c in others.items())]
     waits = [("p50", curves["data_wait_p50_ms"]), ("p99", curves["data_wait_p99_ms"]),
              ("each step", curves["data_wait_ms"])]  # fmt: skip
     charts = [
         _chart("Loss, nats per token; without steps that were not applied", losses,
                is_smoothed=True, marks=True, wide=True),
-        _chart(f"Loss by source{more}", [(n, of[n].loss) for n in shown], is_smoothed=True),
-        _chart(f"Held out, bits per byte{more}", [(n, of[n].held_out) for n in shown], dots=True),
+        _chart(f"Loss by source{omitted}", [(n, by_name[n].loss) for n in drawn], is_smoothed=True),
+        _chart(f"Held out, bits per byte{omitted}",
+               [(n, by_name[n].held_out) for n in drawn], dots=True),
         _chart("Learning rate", [("lr", curves["lr"])]),
         _chart("Gradient norm before clipping", [("norm", curves["grad_norm"])],
                is_smoothed=True, is_log=True, marks=True),
@@ -467,9 +467,9 @@ def _drawn(history: TrainingHistory, others: Mapping[str, Curve]) -> dict[str, A
                [("imbalance", curves["imbalance"])], is_smoothed=True),
         _chart("Experts without a token, all layers", [("idle", curves["idle"])]),
         _chart("Wait for rows, ms (rank 0; p50 and p99 of 1,000 steps)", waits, is_log=True),
-        _chart(f"Share of the tokens so far, %; planned: dashed{more}",
-               [(n, of[n].realised) for n in shown], scale=100,
-               dashed=[of[n].planned for n in shown]),
+        _chart(f"Share of the tokens so far, %; planned: dashed{omitted}",
+               [(n, by_name[n].realised) for n in drawn], scale=100,
+               dashed=[by_name[n].planned for n in drawn]),
     ]  # fmt: skip
     marks = []
     for event in history.events:
@@ -494,10 +494,10 @@ def _chart(
     """Return one chart; lines without a value are left out."""
     series = []
     for number, (name, curve) in enumerate(lines):
-        drawn = [(curve, False), *((one, True) for one in dashed[number : number + 1])]
-        for one, is_dashed in drawn:
-            if len(one):
-                columns = one.points()
+        styled = [(curve, False), *((curve, True) for curve in dashed[number : number + 1])]
+        for curve, is_dashed in styled:
+            if len(curve):
+                columns = curve.points()
                 if scale != 1:
                     columns = {
                         key: values if key == "x" else [float(f"{scale * v:.7g}") for v in values]
@@ -516,18 +516,18 @@ def _sources(history: TrainingHistory) -> str:
             "tokens", "epochs")  # fmt: skip
     rows = []
     for name in history.largest_sources:
-        one = history.sources[name]
-        mixture = one.mixture or {}
+        source = history.sources[name]
+        mixture = source.mixture or {}
         rows.append(
             (
                 name,
-                _number(one.loss.last, ".4f"),
-                _number(one.bits_per_byte, ".4f"),
-                _number(one.held_out.last, ".4f") if len(one.held_out) else
-                ("-" if one.held_out_nats is None else f"{one.held_out_nats:.4f} nats/token"),
+                _number(source.loss.last, ".4f"),
+                _number(source.bits_per_byte, ".4f"),
+                _number(source.held_out.last, ".4f") if len(source.held_out) else
+                ("-" if source.held_out_nats is None else f"{source.held_out_nats:.4f} nats/token"),
                 _number(mixture.get("realised_ratio"), ".2%"),
                 _number(mixture.get("planned_ratio"), ".2%"),
-                f"{one.tokens:,}",
+                f"{source.tokens:,}",
                 _number(mixture.get("epochs"), ".2f"),
             )
         )  # fmt: skip
@@ -539,25 +539,25 @@ def _sources(history: TrainingHistory) -> str:
 
 
 def _experts(history: TrainingHistory) -> str:
-    shown = [name for name in history.largest_sources if name in history.experts][:MOST_SOURCES]
+    sources = [name for name in history.largest_sources if name in history.experts][:MOST_SOURCES]
     rows = [
         (layer, _fullest([sum(tokens) for tokens in zip(*loads, strict=True)]),
-         *(_fullest(history.experts[name][layer]) for name in shown))
+         *(_fullest(history.experts[name][layer]) for name in sources))
         for layer, loads in enumerate(zip(*history.experts.values(), strict=True))
     ]  # fmt: skip
     if not rows:
         return ""
     return html_table(
-        "Experts", ("layer", "all sources", *shown), rows,
+        "Experts", ("layer", "all sources", *sources), rows,
         "Tokens of the fullest expert as a multiple of the mean, between the last two checkpoints; "
         "#: its number.",
     )  # fmt: skip
 
 
 def _fullest(loads: Sequence[int]) -> str:
-    total, most = sum(loads), max(loads, default=0)
+    total, fullest = sum(loads), max(loads, default=0)
     idle = f", {loads.count(0)} idle" if 0 in loads else ""
-    return f"{most * len(loads) / total:.2f} (#{loads.index(most)}){idle}" if total else "-"
+    return f"{fullest * len(loads) / total:.2f} (#{loads.index(fullest)}){idle}" if total else "-"
 
 
 def _number(value: float | None, form: str) -> str:
@@ -570,11 +570,11 @@ def _events(history: TrainingHistory) -> str:
     items = []
     for event in reversed(history.events):
         kind, place = str(event["event"]), place_of(event, history)
-        at = "" if place is None else f" after {place:,} steps"
-        when = f"{event['time']} " if "time" in event else ""
+        step_note = "" if place is None else f" after {place:,} steps"
+        time = f"{event['time']} " if "time" in event else ""
         items.append(
             f'<li class="{"bad" if kind in MARKED[1:] else ""}"><b>{text(kind)}</b>'
-            f"{text(at)} <time>{text(when)}</time><br>{text(_summary_of(event))}"
+            f"{text(step_note)} <time>{text(time)}</time><br>{text(_summary_of(event))}"
             f"{_lists(event)}</li>"
         )
     counts = ", ".join(f"{count:,} {kind}" for kind, count in sorted(history.event_counts.items()))
@@ -589,32 +589,32 @@ def _summary_of(event: Mapping[str, Any]) -> str:
     """Return an event's text, or its short fields."""
     if "text" in event:
         return str(event["text"])
-    known = ("event", "time")
-    short = {k: v for k, v in event.items() if k not in known and not isinstance(v, list | dict)}
+    omitted = ("event", "time")
+    short = {k: v for k, v in event.items() if k not in omitted and not isinstance(v, list | dict)}
     return ", ".join(f"{name} {_item(value)}" for name, value in short.items() if value is not None)
 
 
 def _lists(event: Mapping[str, Any]) -> str:
     """Return the lists of an event, documents and rows, to be opened."""
-    shown = []
+    blocks = []
     for name, values in event.items():
         if isinstance(values, list) and values:
             items = "".join(f"<li>{text(_item(value))}</li>" for value in values[:MOST_ITEMS])
-            more = len(values) - MOST_ITEMS
-            items += f"<li>and {more:,} more in events.jsonl</li>" if more > 0 else ""
-            opened = " open" if name == "documents" else ""
-            shown.append(
-                f"<details{opened}><summary>{len(values):,} {text(name)}</summary>"
+            omitted = len(values) - MOST_ITEMS
+            items += f"<li>and {omitted:,} more in events.jsonl</li>" if omitted > 0 else ""
+            is_open = " open" if name == "documents" else ""
+            blocks.append(
+                f"<details{is_open}><summary>{len(values):,} {text(name)}</summary>"
                 f"<ul>{items}</ul></details>"
             )
-    return "".join(shown)
+    return "".join(blocks)
 
 
 def _item(value: object) -> str:
     if isinstance(value, dict):
-        return ", ".join(f"{name} {_item(one)}" for name, one in value.items())
+        return ", ".join(f"{name} {_item(v)}" for name, v in value.items())
     if isinstance(value, list):
-        return " ".join(_item(one) for one in value)
+        return " ".join(_item(v) for v in value)
     return f"{value:.5g}" if isinstance(value, float) else str(value)
 
 
@@ -623,7 +623,7 @@ def _settings(history: TrainingHistory) -> str:
     if start is None:
         return ""
     hashes = [(name, start[name]) for name in ("plan_hash", "settings_hash") if name in start]
-    shown = "".join(f"<dt>{text(name)}</dt><dd><code>{text(value)}</code></dd>"
+    items = "".join(f"<dt>{text(name)}</dt><dd><code>{text(value)}</code></dd>"
                     for name, value in hashes)  # fmt: skip
     parts = [
         f"<details><summary>{name}</summary><pre>"
@@ -632,4 +632,4 @@ def _settings(history: TrainingHistory) -> str:
         for name in ("settings", "shape")
         if name in start
     ]
-    return f"<h2>Settings</h2><dl>{shown}</dl>{''.join(parts)}"
+    return f"<h2>Settings</h2><dl>{items}</dl>{''.join(parts)}"

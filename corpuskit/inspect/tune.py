@@ -21,7 +21,7 @@ from corpuskit.errors import DataError, UsageError, suggest
 from corpuskit.formats.batch import numbers
 from corpuskit.formats.ledger import sampled
 from corpuskit.formats.shards import read_documents
-from corpuskit.inspect.archive import kept_shards, opened, select, texts_seen
+from corpuskit.inspect.archive import kept_shards, open_part, select, texts_seen
 from corpuskit.inspect.counts import read_counts
 from corpuskit.inspect.report.distributions import measures, takes_whole
 from corpuskit.stage import StreamingStage
@@ -139,14 +139,14 @@ class Tuning:
 
     def to_json(self) -> dict[str, Any]:
         """Return JSON values."""
-        moved = {
+        totals = {
             name: {"documents": share.documents, "text_bytes": share.text_bytes}
             for name, share in (
                 ("newly_dropped", self.newly_dropped),
                 ("newly_kept", self.newly_kept),
             )
         }
-        return {**dataclasses.asdict(self), "total": dataclasses.asdict(self.total), **moved}
+        return {**dataclasses.asdict(self), "total": dataclasses.asdict(self.total), **totals}
 
 
 def tune(tunable: Tunable, changes: Sequence[str], *, samples: int = 5) -> Tuning:
@@ -162,24 +162,24 @@ def tune(tunable: Tunable, changes: Sequence[str], *, samples: int = 5) -> Tunin
         DataError: what was measured does not explain what was decided.
     """
     run, label, stage = tunable.run, tunable.label, tunable.stage
-    other, changed = with_changes(tunable, changes)
+    variant, changed = with_changes(tunable, changes)
     rules = [rule for rule in stage.rules if rule not in tunable.silent]
-    thresholds = {rule: (_threshold(stage, rule), _threshold(other, rule)) for rule in rules}
-    pasted = to_paste(run, label, other, changed)
+    thresholds = {rule: (_threshold(stage, rule), _threshold(variant, rule)) for rule in rules}
+    pasted = to_paste(run, label, variant, changed)
     parameters = {rule: stage.bounds[rule] for rule in tunable.names if rule in stage.bounds}
     result = Tuning(label, changed, *pasted, thresholds, parameters)
     result.rules = {rule: Share() for rule in rules}
     seed = run.plan.settings.seed
-    lost, back = _Picks(samples, seed), _Picks(samples, seed)
+    dropped, restored = _Picks(samples, seed), _Picks(samples, seed)
     for batch in batches(tunable):
         now = decided(tunable, batch)
-        then, unsure = decide(other, batch, tunable.silent)
+        then, unsure = decide(variant, batch, tunable.silent)
         _count(result, stage.rules, batch, now, then)
         result.unsure += int(unsure.sum())
-        lost.add(batch, np.flatnonzero((now == 0) & (then > 0)), then)
-        back.add(batch, np.flatnonzero((now > 0) & (then == 0)), now)
-    result.dropped_samples = _samples(tunable, other, lost.rows(), is_kept=True)
-    result.kept_samples = _samples(tunable, stage, back.rows(), is_kept=False)
+        dropped.add(batch, np.flatnonzero((now == 0) & (then > 0)), then)
+        restored.add(batch, np.flatnonzero((now > 0) & (then == 0)), now)
+    result.dropped_samples = _samples(tunable, variant, dropped.rows(), is_kept=True)
+    result.kept_samples = _samples(tunable, stage, restored.rows(), is_kept=False)
     return result
 
 
@@ -220,36 +220,36 @@ def _count(
     for code, rule in enumerate(rules, start=1):
         if rule in result.rules:
             result.rules[rule].add(sizes, now == code, then == code)
-    for moved, rows in (
+    for total, rows in (
         (result.newly_dropped, (now == 0) & (then > 0)),
         (result.newly_kept, (now > 0) & (then == 0)),
     ):
-        moved.documents += int(rows.sum())
-        moved.text_bytes += int(sizes[rows].sum())
+        total.documents += int(rows.sum())
+        total.text_bytes += int(sizes[rows].sum())
 
 
 def by_source(batch: pa.RecordBatch) -> list[tuple[str, NDArray[np.bool_]]]:
     """Return each source of a batch, and which rows are its own."""
-    named = batch.column("source").dictionary_encode()
-    places = named.indices.to_numpy(zero_copy_only=False)
-    return [(name, places == place) for place, name in enumerate(named.dictionary.to_pylist())]
+    names = batch.column("source").dictionary_encode()
+    places = names.indices.to_numpy(zero_copy_only=False)
+    return [(name, places == place) for place, name in enumerate(names.dictionary.to_pylist())]
 
 
 class _Picks:
     """Documents to show: first those whose text the ledger keeps, then by a hash of the key."""
 
-    def __init__(self, wanted: int, seed: int) -> None:
-        self._wanted, self._seed = wanted, seed
+    def __init__(self, num: int, seed: int) -> None:
+        self._num, self._seed = num, seed
         self._rows: list[tuple[bool, int, dict[str, Any]]] = []
 
     def add(self, batch: pa.RecordBatch, rows: NDArray[np.int64], codes: NDArray[np.uint8]) -> None:
         keys = numbers(batch.column("key"))[rows]
         is_rare = ~sampled(keys, self._seed)
         hashes = keys.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
-        for at in np.lexsort((hashes, is_rare))[: self._wanted].tolist():
-            row = batch.slice(int(rows[at]), 1).to_pylist()[0] | {"code": int(codes[rows[at]])}
-            self._rows.append((bool(is_rare[at]), int(hashes[at]), row))
-        self._rows = sorted(self._rows, key=lambda pick: pick[:2])[: self._wanted]
+        for i in np.lexsort((hashes, is_rare))[: self._num].tolist():
+            row = batch.slice(int(rows[i]), 1).to_pylist()[0] | {"code": int(codes[rows[i]])}
+            self._rows.append((bool(is_rare[i]), int(hashes[i]), row))
+        self._rows = sorted(self._rows, key=lambda pick: pick[:2])[: self._num]
 
     def rows(self) -> list[dict[str, Any]]:
         """Return the chosen rows in key order; `code` is that of the rule that drops them."""
@@ -332,7 +332,7 @@ def find_tunable(run: RunDirectory, label: str) -> Tunable:
         raise UsageError(f"{label} cannot store what its rules measure, so it cannot be tuned.")
     phase = next((p for p in run.plan.phases if p.is_stream and label in p.labels), None)
     finished = sealed(run)
-    seal = next((seal for done, seal in finished if done == phase), None)
+    seal = next((seal for sealed_phase, seal in finished if sealed_phase == phase), None)
     if phase is None or seal is None:
         raise UsageError(f"{label}: its phase is not finished. Run the pipeline first.")
     if phase in outdated(run, [(phase, seal)]):
@@ -343,10 +343,10 @@ def find_tunable(run: RunDirectory, label: str) -> Tunable:
     parts = seal.by_role(MEASURES + label)
     names: tuple[str, ...] = ()
     if len(parts):
-        with opened(run.at(parts[0])) as file:
+        with open_part(run.at(parts[0])) as file:
             names = tuple(name for name in file.schema_arrow.names if name not in FIXED)
-    counted = (name.split("/") for name in seal.counters if name.startswith("dropped/"))
-    dropped = {rule for _, where, rule, *_ in counted if where == label}
+    counters = (name.split("/") for name in seal.counters if name.startswith("dropped/"))
+    dropped = {rule for _, step, rule, *_ in counters if step == label}
     silent = frozenset(stage.rules) - set(names) - dropped
     return Tunable(run, label, stage, phase, seal, finished, parts, names, silent)
 
@@ -377,23 +377,23 @@ def with_changes(
             changed[target] = (params[name], value)
             params[name] = value
             continue
-        known = params[name] if isinstance(params[name], dict) else {}
-        if entry not in known:
-            hint = suggest(entry, known) if known else f"{name} is a single value."
+        entries = params[name] if isinstance(params[name], dict) else {}
+        if entry not in entries:
+            hint = suggest(entry, entries) if entries else f"{name} is a single value."
             raise UsageError(f"--set {text}: {name} has no entry {entry!r}. {hint}")
-        changed[target] = (known[entry], value)
-        params[name] = {**known, entry: value}
+        changed[target] = (entries[entry], value)
+        params[name] = {**entries, entry: value}
     try:
-        other = type(stage).model_validate_json(json.dumps(params))
+        variant = type(stage).model_validate_json(json.dumps(params))
     except ValidationError as error:
         raise UsageError(_explained(label, error)) from None
     for rule in set(stage.bounds) - set(tunable.names):
-        old, new = stage.threshold(rule), other.threshold(rule)
+        old, new = stage.threshold(rule), variant.threshold(rule)
         if old != new and not (isnan(old) and isnan(new)):
             raise UsageError(
                 f"{label}: {rule} was not measured in this run. Leave its threshold alone."
             )
-    return other, changed
+    return variant, changed
 
 
 def batches(tunable: Tunable) -> Iterator[pa.RecordBatch]:
@@ -412,9 +412,9 @@ def decided(tunable: Tunable, batch: pa.RecordBatch) -> NDArray[np.uint8]:
     Raises:
         DataError: they do not.
     """
-    made: NDArray[np.uint8] = numbers(batch.column("code"))
-    again, _ = decide(tunable.stage, batch, tunable.silent)
-    wrong = np.flatnonzero(again != made)
+    codes: NDArray[np.uint8] = numbers(batch.column("code"))
+    replayed, _ = decide(tunable.stage, batch, tunable.silent)
+    wrong = np.flatnonzero(replayed != codes)
     if len(wrong):
         identity = batch.column("id")[int(wrong[0])].as_py()
         raise DataError(
@@ -422,7 +422,7 @@ def decided(tunable: Tunable, batch: pa.RecordBatch) -> NDArray[np.uint8]:
             "Either its thresholds differ from document to document, and it cannot be tuned; or it "
             "ran with other parameters than the plan now has: run the pipeline again."
         )
-    return made
+    return codes
 
 
 def decide(
@@ -430,16 +430,16 @@ def decide(
 ) -> tuple[NDArray[np.uint8], NDArray[np.bool_]]:
     """Return the code of each document by the thresholds of `stage`, and where that is unsure.
 
-    A rule without measures fails where it did; nobody asked it about documents that an earlier
+    A rule without measures fails where it did; it never saw documents that an earlier
     rule had dropped.
 
     Args:
         batch: rows of measures.
         silent: rules without measures that dropped nothing.
     """
-    made = numbers(batch.column("code"))
-    codes = np.zeros(len(made), np.uint8)
-    unsure = np.zeros(len(made), np.bool_)
+    old_codes = numbers(batch.column("code"))
+    codes = np.zeros(len(old_codes), np.uint8)
+    unsure = np.zeros(len(old_codes), np.bool_)
     names = set(batch.schema.names)
     for code, rule in enumerate(stage.rules, start=1):
         if rule in silent:
@@ -447,8 +447,8 @@ def decide(
         if rule in names:
             fails = stage.fails(rule, numbers(batch.column(rule)))
         else:
-            fails = made == code
-            unsure |= (made != 0) & (made < code)
+            fails = old_codes == code
+            unsure |= (old_codes != 0) & (old_codes < code)
         codes[fails & (codes == 0)] = code
     return codes, unsure & (codes == 0)
 
@@ -458,13 +458,13 @@ def without_measures(tunable: Tunable) -> str:
     run, label, seal = tunable.run, tunable.label, tunable.seal
     if getattr(tunable.stage, "measures", False):
         return f"{label}: measured nothing in this run: it saw no documents, or its rules are off."
-    read = sum(v for name, v in seal.counters.items() if name.startswith("read_bytes/"))
-    also = [other for other in tunable.phase.labels if other != label]
-    fused = f", with {', '.join(also)}" if also else ""
+    num_bytes = sum(v for name, v in seal.counters.items() if name.startswith("read_bytes/"))
+    neighbours = [name for name in tunable.phase.labels if name != label]
+    fused = f", with {', '.join(neighbours)}" if neighbours else ""
     return (
         f"{label}: stored no measures in {run.store.address}. Set `measures: true` for it and run "
         f"again, as in --set {label}.measures=true: its phase is run again once "
-        f"({read / 1e6:,.1f} MB of text{fused})."
+        f"({num_bytes / 1e6:,.1f} MB of text{fused})."
     )
 
 
@@ -514,9 +514,9 @@ def _texts(tunable: Tunable, keys: Sequence[int]) -> dict[int, str]:
     texts = {key: text for key, (_, text) in shards.texts(keys).items()} if shards else {}
     missing = [key for key in keys if key not in texts]
     units = {key: part.unit for key in missing for part in tunable.parts.within(key, key + 1)}
-    seen = texts_seen(tunable.run, tunable.phase, tunable.label, units, read_inputs=True).texts
-    texts |= {key: one.text for key, one in seen.items()}
-    for row in _ledger_rows(tunable, [key for key in missing if key not in seen]):
+    replayed = texts_seen(tunable.run, tunable.phase, tunable.label, units, read_inputs=True).texts
+    texts |= {key: found_text.text for key, found_text in replayed.items()}
+    for row in _ledger_rows(tunable, [key for key in missing if key not in replayed]):
         if row["text"] is not None:
             texts.setdefault(row["doc_key"], row["text"])
     return {key: text[:SHOWN_CHARS] for key, text in texts.items()}
@@ -534,10 +534,10 @@ def _ledger_rows(tunable: Tunable, keys: Sequence[int]) -> Iterator[dict[str, An
     columns = ["doc_key", "stage", "rule", "action", "text"]
     for _, seal in tunable.finished if keys else ():
         for part in seal.by_role("ledger"):
-            mine = [key for key in keys if part.first <= key <= part.last]
-            if mine:
-                chosen = pc.field("doc_key").isin(pa.array(mine, pa.int64()))
-                yield from select(tunable.run.at(part), columns, chosen).to_pylist()
+            in_part = [key for key in keys if part.first <= key <= part.last]
+            if in_part:
+                condition = pc.field("doc_key").isin(pa.array(in_part, pa.int64()))
+                yield from select(tunable.run.at(part), columns, condition).to_pylist()
 
 
 # ---------------------------------------------------------------- many thresholds of one parameter
@@ -586,9 +586,9 @@ def sweep(tunable: Tunable, changes: Sequence[str], request: str) -> Sweep:
     then = _entry(with_changes(tunable, changes)[0], name, entry)
     is_whole = not entry and takes_whole(tunable.stage, name)
     lines = {line for line in (now, then) if line is not None}
-    given = _given(request, span) if span else _quantiles(tunable, name, entry)
+    points = _parse_span(request, span) if span else _quantiles(tunable, name, entry)
     stages = {}
-    for value in {float(round(v)) if is_whole else round(v, 12) for v in given} | lines:
+    for value in {float(round(v)) if is_whole else round(v, 12) for v in points} | lines:
         number = int(value) if is_whole else value
         try:
             stages[value], _ = with_changes(tunable, [*changes, f"{parameter}={number}"])
@@ -598,36 +598,36 @@ def sweep(tunable: Tunable, changes: Sequence[str], request: str) -> Sweep:
     if not stages:
         raise UsageError(f"--sweep {request}: nothing was measured. Give values.")
     values = sorted(stages)
-    seen: dict[str, NDArray[np.int64]] = {}
+    tables: dict[str, NDArray[np.int64]] = {}
     for batch in batches(tunable):
         was_kept = decided(tunable, batch) == 0
         sizes, sources = numbers(batch.column("text_bytes")), by_source(batch)
         for source, rows in sources:
-            counts = seen.setdefault(source, np.zeros((len(_COLUMNS) + 2, len(values)), np.int64))
+            counts = tables.setdefault(source, np.zeros((len(_COLUMNS) + 2, len(values)), np.int64))
             counts[0] += int(rows.sum())
             counts[1] += int(sizes[rows].sum())
-        for at, value in enumerate(values):
+        for column, value in enumerate(values):
             codes, unsure = decide(stages[value], batch, tunable.silent)
             kept = codes == 0
             for source, rows in sources:
-                mine = rows & kept
-                lost, back = rows & was_kept & ~kept, mine & ~was_kept
-                sums = (mine, sizes[mine], mine & unsure, lost, back)
-                seen[source][2:, at] += [int(one.sum()) for one in sums]
-    named = {source: _swept(counts) for source, counts in sorted(seen.items())}
-    total = _swept(sum(seen.values(), np.zeros((len(_COLUMNS) + 2, len(values)), np.int64)))
-    return Sweep(parameter, now, None if then == now else then, values, named, total)
+                is_kept = rows & kept
+                dropped, restored = rows & was_kept & ~kept, is_kept & ~was_kept
+                sums = (is_kept, sizes[is_kept], is_kept & unsure, dropped, restored)
+                tables[source][2:, column] += [int(array.sum()) for array in sums]
+    summaries = {source: _swept(counts) for source, counts in sorted(tables.items())}
+    total = _swept(sum(tables.values(), np.zeros((len(_COLUMNS) + 2, len(values)), np.int64)))
+    return Sweep(parameter, now, None if then == now else then, values, summaries, total)
 
 
 def _swept(counts: NDArray[np.int64]) -> dict[str, Any]:
-    lists = {name: counts[2 + at].tolist() for at, name in enumerate(_COLUMNS)}
+    lists = {name: counts[2 + i].tolist() for i, name in enumerate(_COLUMNS)}
     return {"documents": int(counts[0, 0]), "text_bytes": int(counts[1, 0]), **lists}
 
 
 def _entry(stage: StreamingStage, name: str, entry: str) -> float | None:
     value = getattr(stage, name)
     if isinstance(value, dict):
-        entries = {str(key): one for key, one in value.items()}
+        entries = {str(key): threshold for key, threshold in value.items()}
         if entry not in entries:
             names = [f"{name}.{key}" for key in entries]
             hint = suggest(f"{name}.{entry}", names) if entry else f"Name one: {', '.join(names)}."
@@ -638,16 +638,16 @@ def _entry(stage: StreamingStage, name: str, entry: str) -> float | None:
     return value  # type: ignore[no-any-return]
 
 
-def _given(request: str, span: str) -> list[float]:
+def _parse_span(request: str, span: str) -> list[float]:
     try:
         if ":" not in span:
             values = [float(piece) for piece in span.split(",")]
             if np.isfinite(values).all() and len(values) <= MOST_POINTS:
                 return values
         else:
-            low, high, *rest = span.split(":")
+            low, high, *points = span.split(":")
             first, last = float(low), float(high)
-            [count] = [int(number) for number in rest] or [POINTS]
+            [count] = [int(number) for number in points] or [POINTS]
             if -np.inf < first < last < np.inf and 2 <= count <= MOST_POINTS:
                 return [float(value) for value in np.linspace(first, last, count)]
     except ValueError:
@@ -664,15 +664,15 @@ def _quantiles(tunable: Tunable, name: str, entry: str) -> list[float]:
     stage, probe = tunable.stage, 123.0
     old = getattr(stage, name)
     new = {k: probe if str(k) == entry else v for k, v in old.items()} if entry else probe
-    moved = stage.model_copy(update={name: new})
+    probed = stage.model_copy(update={name: new})
     bounded = [rule for rule in tunable.names if stage.bounds.get(rule) == name]
-    rules = [rule for rule in bounded if moved.threshold(rule) == probe] or bounded
-    measured: list[NDArray[np.float64]] = []
+    rules = [rule for rule in bounded if probed.threshold(rule) == probe] or bounded
+    columns: list[NDArray[np.float64]] = []
     for part in list(tunable.parts)[:: -(-len(tunable.parts) // LOOKED_AT_PARTS)]:
-        with opened(tunable.run.at(part)) as file:
+        with open_part(tunable.run.at(part)) as file:
             table = file.read_row_group(0, columns=rules)
-        measured += [numbers(table.column(rule)) for rule in rules]
-    values = np.concatenate(measured)
+        columns += [numbers(table.column(rule)) for rule in rules]
+    values = np.concatenate(columns)
     values = values[np.isfinite(values)]
     cuts = np.quantile(values, np.linspace(0.0, 1.0, POINTS)) if len(values) else values
     return [float(f"{cut:.4g}") for cut in cuts]

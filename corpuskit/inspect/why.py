@@ -23,11 +23,11 @@ from corpuskit.formats.shuffle_files import read_shuffle
 from corpuskit.inspect.archive import (
     ROW,
     InputReader,
+    as_json,
     cluster_parts,
     document_rows,
     documents_of,
     folder_of,
-    plain,
     rows_of,
     sidecar_row,
 )
@@ -138,7 +138,7 @@ class _DocumentHistory:
             **self._text(drop),
             "extra": None if self.last is None else self._columns(self.last),
             "tokens": None,
-            "ledger": [{k: plain(v) for k, v in row.items() if k != "text"} for row in self.rows],
+            "ledger": [{k: as_json(v) for k, v in row.items() if k != "text"} for row in self.rows],
             "notes": self.notes,
         }  # fmt: skip
         if drop is None and any(phase.role == "tokens" for phase in plan.phases):
@@ -195,12 +195,12 @@ class _DocumentHistory:
 
     def _last_document(self, drop: dict[str, Any] | None) -> dict[str, Any] | None:
         """Return the document as the last streaming phase that kept it wrote it."""
-        if drop is not None and (aside := self._aside(drop)) is not None:
-            return next(iter(self._read(aside)), None)
+        if drop is not None and (diverted := self._aside(drop)) is not None:
+            return next(iter(self._read(diverted)), None)
         end = len(self.run.plan.phases) if drop is None else self._phase(drop).index
         for phase in reversed(self.run.plan.phases[:end]):
-            if phase.is_stream and (stored := self._document(phase.index)):
-                return stored
+            if phase.is_stream and (document := self._document(phase.index)):
+                return document
         return None
 
     def _phase(self, row: dict[str, Any]) -> Phase:
@@ -220,28 +220,28 @@ class _DocumentHistory:
             row = None if part is None or self.last is None else self.last[ROW]
             return None if part is None else {"part": part.path, ROW: row}
         for phase in reversed(self.run.plan.phases):
-            if phase.is_stream and (stored := self._document(phase.index)):
+            if phase.is_stream and (document := self._document(phase.index)):
                 part = self.documents.part(phase.index, "documents", self.key)
-                return {"part": part.path if part else None, ROW: stored[ROW]}
+                return {"part": part.path if part else None, ROW: document[ROW]}
         return None
 
     def _text(self, drop: dict[str, Any] | None) -> dict[str, Any]:
         """Return the beginning of the text: as it was last stored, else what the ledger kept."""
-        text, where = None, None
+        text, text_from = None, None
         if self.last is not None:
             text = self.last["text"]
-            where = None if text is None else "documents"
+            text_from = None if text is None else "documents"
         elif drop is not None:
             rows = rows_of(self.run.store.at(drop["part"]), self.key, "doc_key")
             text = next((row["text"] for row in rows if row["text"] is not None), None)
-            where = None if text is None else "ledger"
+            text_from = None if text is None else "ledger"
         size = None if text is None else len(text.encode())
-        shown = None if text is None else text[:SHOWN_CHARS]
-        return {"text": shown, "text_bytes": size, "text_from": where}
+        beginning = None if text is None else text[:SHOWN_CHARS]
+        return {"text": beginning, "text_bytes": size, "text_from": text_from}
 
     def _columns(self, document: Mapping[str, Any]) -> dict[str, Any]:
-        usual = {"key", "id", "text", TEXT_HASH, "source", "origin", ROW}
-        columns = {k: plain(v) for k, v in document.items() if k not in usual and "." not in k}
+        fixed = {"key", "id", "text", TEXT_HASH, "source", "origin", ROW}
+        columns = {k: as_json(v) for k, v in document.items() if k not in fixed and "." not in k}
         return {name: value for name, value in columns.items() if value is not None}
 
     # ------------------------------------------------------------ what the stages did
@@ -310,7 +310,7 @@ class _DocumentHistory:
         return {
             **{name: row[name] for name in ("rule", "action", "survivor_id")},
             # Ledgers of older versions have no column `lost`.
-            **{name: plain(row.get(name)) for name in ("value", "threshold", "lost")},
+            **{name: as_json(row.get(name)) for name in ("value", "threshold", "lost")},
             **meaning_of(step.stage, row["rule"]),
             "num_spans": len(spans),
             "spans": spans,
@@ -335,16 +335,16 @@ class _DocumentHistory:
 
     def _sidecar(self, phase: Phase) -> dict[str, Any]:
         """Return the columns that a global stage added to the document."""
-        stored = self._document(phase.base)
+        document = self._document(phase.base)
         part = (
             None if phase.base is None else self.documents.part(phase.base, "documents", self.key)
         )
         seal = self.documents.seals.get(phase.index)
-        if stored is None or part is None or seal is None:
+        if document is None or part is None or seal is None:
             return {}
         columns: dict[str, Any] = {}
         for sidecar in seal.by_role("sidecar").of_unit(part.unit):
-            columns |= _fields(self._sidecar_row(sidecar, stored[ROW]), phase.labels[0])
+            columns |= _fields(self._sidecar_row(sidecar, document[ROW]), phase.labels[0])
         return columns
 
     def _text_seen(self, step: Step, row: dict[str, Any]) -> str | None:
@@ -352,9 +352,9 @@ class _DocumentHistory:
         phase = self._phase(row)
         if self.run.plan.settings.ledger.keep_text:
             path = self.run.store.at(row["part"])
-            for stored in rows_of(path, self.key, "doc_key"):
-                if stored["stage"] == row["stage"] and stored["text"] is not None:
-                    return str(stored["text"])
+            for ledger_row in rows_of(path, self.key, "doc_key"):
+                if ledger_row["stage"] == row["stage"] and ledger_row["text"] is not None:
+                    return str(ledger_row["text"])
         if phase.base is None or (phase.is_stream and self._may_rewrite_before(phase, step)):
             return None
         document = self._document(phase.base)
@@ -426,7 +426,7 @@ class _DocumentHistory:
         for step in steps:
             if not isinstance(step.stage, StreamingStage):
                 break
-            if step.applies.seen(view)[0].num_docs == 0:
+            if step.applies.select(view)[0].num_docs == 0:
                 entries[step.label] = {"recomputed": {"outcome": "not applied"}}
                 view = view_after(step.label, step.stage, view, None, None)
                 continue
@@ -487,7 +487,7 @@ def _recomputed_entry(stage: StreamingStage, view: View, outcome: Outcome) -> di
         values = {name: float(column[0]) for name, column in outcome.measures.items()}
         entry["measures"] = measures_of(stage, values)
     if outcome.columns:
-        entry["annotations"] = {k: plain(v[0].as_py()) for k, v in outcome.columns.items()}
+        entry["annotations"] = {k: as_json(v[0].as_py()) for k, v in outcome.columns.items()}
     return entry
 
 
@@ -507,14 +507,14 @@ def _changes(stage: StreamingStage, view: View, outcome: Outcome) -> dict[str, A
                 "excerpts": excerpts(text, pairs),
             }
             for code, rule in enumerate(stage.rules, 1)
-            if (pairs := [(start, end) for start, end, mine in rows if mine == code])
+            if (pairs := [(start, end) for start, end, row_code in rows if row_code == code])
         ]  # fmt: skip
     return changes
 
 
 def _fields(row: Mapping[str, Any], label: str) -> dict[str, Any]:
     prefix = f"{label}."
-    return {k.removeprefix(prefix): plain(v) for k, v in row.items() if k.startswith(prefix)}
+    return {k.removeprefix(prefix): as_json(v) for k, v in row.items() if k.startswith(prefix)}
 
 
 # ---------------------------------------------------------------- what values mean
@@ -563,20 +563,20 @@ def measures_of(stage: Stage, values: Mapping[str, float | None]) -> list[dict[s
 
 def _number(value: float) -> Any:
     """Return a number as JSON has it: NaN is None, infinity a string."""
-    return None if value != value else plain(value)
+    return None if value != value else as_json(value)
 
 
 def excerpts(text: str, spans: Sequence[tuple[int, int]]) -> list[dict[str, str]]:
     """Return the first spans of a text, with the text around them."""
-    data, shown = text.encode(), []
+    data, found_spans = text.encode(), []
     for start, end in spans[:MAX_EXCERPTS]:
-        inside = data[start:end]
-        if len(inside) > MAX_SPAN:
-            inside = inside[: MAX_SPAN // 2] + b" ... " + inside[-MAX_SPAN // 2 :]
-        pieces = (data[max(start - MARGIN, 0) : start], inside, data[end : end + MARGIN])
-        before, within, after = (piece.decode(errors="ignore") for piece in pieces)
-        shown.append({"before": before, "span": within, "after": after})
-    return shown
+        span = data[start:end]
+        if len(span) > MAX_SPAN:
+            span = span[: MAX_SPAN // 2] + b" ... " + span[-MAX_SPAN // 2 :]
+        pieces = (data[max(start - MARGIN, 0) : start], span, data[end : end + MARGIN])
+        before, span_text, after = (piece.decode(errors="ignore") for piece in pieces)
+        found_spans.append({"before": before, "span": span_text, "after": after})
+    return found_spans
 
 
 # ---------------------------------------------------------------- duplicates
@@ -586,14 +586,14 @@ def cluster_facts(
     documents: RunDocuments,
     phase: Phase,
     key: int,
-    decided: Mapping[str, Any],
+    decision: Mapping[str, Any],
     survivor_id: str | None,
 ) -> dict[str, Any] | None:
     """Return the cluster of a document as JSON values, None if it has no duplicate.
 
     Args:
         phase: the last pass of the stage that clusters documents.
-        decided: what the stage says of the document: `cluster_id`, `cluster_size`, `cluster_rank`.
+        decision: what the stage says of the document: `cluster_id`, `cluster_size`, `cluster_rank`.
         survivor_id: id of the document that was kept instead; None if this is it.
 
     Returns:
@@ -601,18 +601,18 @@ def cluster_facts(
         id, rank, similarity to the survivor; at most MEMBERS others), or `unknown`: why there are
         none.
     """
-    size = decided.get("cluster_size")
+    size = decision.get("cluster_size")
     if not size or size < 2:
         return None
     facts: dict[str, Any] = {
-        "id": decided["cluster_id"], "size": size, "rank": decided["cluster_rank"], "members": [],
+        "id": decision["cluster_id"], "size": size, "rank": decision["cluster_rank"], "members": [],
     }  # fmt: skip
     files = cluster_parts(documents.run, phase)
     if len(files) > MAX_CLUSTER_FILES:
         return {**facts, "unknown": f"clusters are in {len(files):,} files"}
     try:
         # Without a survivor this is it; or all went (`keep: none`), and the first names them.
-        survivors = [key, decided["cluster_id"]]
+        survivors = [key, decision["cluster_id"]]
         if survivor_id is not None:
             derived = documents.derived_key(survivor_id)
             survivors = documents.keys_of_hash(survivor_id, ID)
@@ -620,9 +620,9 @@ def cluster_facts(
         rows = _cluster_rows(documents, files, key, survivors)
         if not rows:
             return {**facts, "unknown": "the document kept instead is not one of this run"}
-        others = [row for row in rows if row["key"] != key][:MEMBERS]
+        members = [row for row in rows if row["key"] != key][:MEMBERS]
         facts["survivor"] = rows[0]["survivor"]
-        facts["members"] = [_member(documents, phase, row, survivor_id) for row in others]
+        facts["members"] = [_member(documents, phase, row, survivor_id) for row in members]
     except CorpuskitError as error:
         return {**facts, "unknown": str(error)}
     except OSError:

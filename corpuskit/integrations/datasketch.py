@@ -163,8 +163,8 @@ def _minhash(settings: SignatureSettings, values: NDArray[Any] | None) -> MinHas
 def _permutations(settings: SignatureSettings) -> NDArray[Any]:
     from datasketch import MinHash
 
-    made = MinHash(settings.num_perm, settings.seed, scheme=f"affine{settings.precision}")
-    return made.permutations  # type: ignore[no-any-return]
+    minhash = MinHash(settings.num_perm, settings.seed, scheme=f"affine{settings.precision}")
+    return minhash.permutations  # type: ignore[no-any-return]
 
 
 def _batches(

@@ -100,10 +100,10 @@ def _configured(stage: str | StreamingStage, params: dict[str, Any]) -> Streamin
         return stage
     loaded = registry.load(stage)
     if not issubclass(loaded, StreamingStage):
-        known = [one for one in registry.names() if _is_streaming(one)]
-        raise UsageError(f"{stage} needs to see all documents. Usable here: {', '.join(known)}.")
+        usable = ", ".join(filter(_is_streaming, registry.names()))
+        raise UsageError(f"{stage} needs to see all documents. Usable here: {usable}.")
     try:
-        made = loaded(**params)
+        instance = loaded(**params)
     except ValidationError as error:
         first = error.errors()[0]
         name = ".".join([stage, *(str(part) for part in first["loc"])])
@@ -112,8 +112,8 @@ def _configured(stage: str | StreamingStage, params: dict[str, Any]) -> Streamin
             raise UsageError(f"{stage} has no parameter {first['loc'][-1]!r}. {hint}") from None
         message = str(first["msg"]).removeprefix("Value error, ")
         raise UsageError(f"{name}: {message}, got {first['input']!r}.") from None
-    made.files()  # are looked at before anything runs
-    return made
+    instance.files()  # are looked at before anything runs
+    return instance
 
 
 def _is_streaming(name: str) -> bool:
@@ -144,12 +144,12 @@ def _view(documents: list[Document], stage: StreamingStage) -> View:
     metadata = [document.metadata for document in documents]
     origins = [
         {
-            "file": _text(one.get("file_path")) or "",
+            "file": _text(fields.get("file_path")) or "",
             "position": 0,
-            "url": _text(one.get("url")),
-            "date": _text(one.get("date")),
+            "url": _text(fields.get("url")),
+            "date": _text(fields.get("date")),
         }
-        for one in metadata
+        for fields in metadata
     ]
     columns: dict[str, pa.Array] = {
         "key": pa.array([_key(document.id) for document in documents], pa.int64()),
@@ -159,7 +159,7 @@ def _view(documents: list[Document], stage: StreamingStage) -> View:
         "text": pa.array(
             [without_surrogates(document.text) for document in documents], pa.large_string()
         ),
-        "source": pa.array([_text(one.get("source")) or "" for one in metadata], pa.string()),
+        "source": pa.array([_text(fields.get("source")) or "" for fields in metadata], pa.string()),
         "origin": pa.array(origins, ORIGIN),
     }
     for name in stage.needs():
@@ -176,22 +176,22 @@ def _column(name: str, documents: list[Document], stage: StreamingStage) -> pa.A
     Raises:
         DataError: a value is neither.
     """
-    other = _NAMES.get(name, name)
+    alias = _NAMES.get(name, name)
     values = []
-    for one in documents:
-        value = one.metadata.get(name, one.metadata.get(other))
+    for document in documents:
+        value = document.metadata.get(name, document.metadata.get(alias))
         value = value.item() if isinstance(value, np.generic) else value
         if value is not None and not isinstance(value, str | bool | int | float):
             raise DataError(
-                f"{stage.stage_name()} needs {name!r} as number or string, document {one.id!r} has "
-                f"a {type(value).__name__}. Put a step in front that converts it."
+                f"{stage.stage_name()} needs {name!r} as number or string, document "
+                f"{document.id!r} has a {type(value).__name__}. Convert it in a step before."
             )
         values.append(value)
-    given = [value for value in values if value is not None]
-    if not given:
+    present = [value for value in values if value is not None]
+    if not present:
         _warn_of_missing(stage.stage_name(), name)
         return pa.nulls(len(values), pa.string())
-    if any(isinstance(value, str) for value in given):
+    if any(isinstance(value, str) for value in present):
         return pa.array([_as_string(value) for value in values], pa.string())
     try:
         numbers = [None if value is None else float(value) for value in values]

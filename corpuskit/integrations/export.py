@@ -140,13 +140,13 @@ class Export:
         added = [e for edit in plan.edits if edit.kind == "source" for e in edit.fields["sources"]]
         entries = [*plan.base.fields["sources"], *added]
         documents = {entry["name"]: int(entry.get("documents", 0)) for entry in entries}
-        stored = {source.name: source.rows for source in plan.sources}
-        stored[RUN], documents[RUN] = sum(stored.values()), sum(documents.values())
+        num_rows = {source.name: source.rows for source in plan.sources}
+        num_rows[RUN], documents[RUN] = sum(num_rows.values()), sum(documents.values())
         total = spool = 0
         for name in names:
             sequences = rows = self.targets[name]
             if self.request.unit == "document":
-                sequences += rows * documents[name] // max(1, stored[name])
+                sequences += rows * documents[name] // max(1, num_rows[name])
             total += rows * self.packed.width * self.dtype.itemsize + sequences * INDEX_BYTES
             spool = max(spool, sequences * SPOOL_BYTES)
         return total + spool
@@ -188,12 +188,12 @@ def export(
         for name in work.targets:
             if name in files:
                 continue
-            done = ExportProgress(
+            counts = ExportProgress(
                 sum(entry["rows"] for entry in files.values()),
                 all_rows,
                 sum(file["size_bytes"] for e in files.values() for file in e["files"].values()),
             )
-            files[name] = _write(work, store, name, done, progress)
+            files[name] = _write(work, store, name, counts, progress)
             store.put(UNFINISHED, _to_json(facts | {"files": list(files.values())}))
         manifest = facts | {"files": [files[name] for name in work.targets]}
         store.put(DONE, _to_json(manifest))
@@ -206,7 +206,7 @@ def _write(
     work: Export,
     store: LocalStore,
     name: str,
-    done: ExportProgress,
+    sizes: ExportProgress,
     progress: Callable[[ExportProgress], None],
 ) -> dict[str, Any]:
     """Write one set of files, the index last, and return what they hold."""
@@ -221,12 +221,12 @@ def _write(
                 ids, lengths = sequences(rows, work.pad, unit=work.request.unit)
                 writer.add(ids, lengths)
                 _count(entry, rows)
-                done = ExportProgress(
-                    done.rows + len(rows.tokens),
-                    done.all_rows,
-                    done.size_bytes + len(ids) * work.dtype.itemsize,
+                sizes = ExportProgress(
+                    sizes.rows + len(rows.tokens),
+                    sizes.all_rows,
+                    sizes.size_bytes + len(ids) * work.dtype.itemsize,
                 )
-                progress(done)
+                progress(sizes)
             files = writer.close()
         finally:
             writer.abandon()
@@ -241,11 +241,11 @@ def _write(
 
 def _count(entry: dict[str, Any], rows: RowBatch) -> None:
     lengths = rows.ends - rows.starts
-    kept = ~(rows.is_padding | rows.is_down)
-    entry["tokens"] += int(lengths[kept].sum())
+    is_text = ~(rows.is_padding | rows.is_down)
+    entry["tokens"] += int(lengths[is_text].sum())
     entry["padding"] += int(lengths[rows.is_padding].sum())
     entry["taken_down"] += int(lengths[rows.is_down].sum())
-    entry["continued"] += int((rows.continues & kept).sum())
+    entry["continued"] += int((rows.continues & is_text).sum())
 
 
 def _check_room(store: LocalStore, work: Export, record: dict[str, Any]) -> None:
@@ -254,16 +254,16 @@ def _check_room(store: LocalStore, work: Export, record: dict[str, Any]) -> None
     Raises:
         UsageError: it won't; with both numbers.
     """
-    done = {entry["source"] for entry in record["files"]}
-    needed = work.size_bytes([name for name in work.targets if name not in done])
+    finished = {entry["source"] for entry in record["files"]}
+    num_bytes = work.size_bytes([name for name in work.targets if name not in finished])
     folder = store.root.absolute()
     while not folder.exists():
         folder = folder.parent
     free = shutil.disk_usage(folder).free
-    if needed > free and not record["is_finished"]:
+    if num_bytes > free and not record["is_finished"]:
         raise UsageError(
-            f"{store.address}: needs about {needed / 1e9:,.3f} GB, {free / 1e9:,.3f} GB are free. "
-            "Free space, or export fewer sources or rows."
+            f"{store.address}: needs about {num_bytes / 1e9:,.3f} GB, {free / 1e9:,.3f} GB are "
+            "free. Free space, or export fewer sources or rows."
         )
 
 
@@ -274,9 +274,9 @@ def _resume(store: LocalStore, facts: dict[str, Any]) -> dict[str, Any]:
         UsageError: the folder holds something else.
         DataError: a finished export is broken.
     """
-    others = store.top() - {"lock"}
+    names = store.top() - {"lock"}
     for name in (DONE, UNFINISHED):
-        if name not in others:
+        if name not in names:
             continue
         record = _read_record(store, name)
         kind = "an export" if name == DONE else "an unfinished export"
@@ -290,9 +290,7 @@ def _resume(store: LocalStore, facts: dict[str, Any]) -> dict[str, Any]:
         entries = [
             entry
             for entry in record["files"]
-            if all(
-                store.size(file) == known["size_bytes"] for file, known in entry["files"].items()
-            )
+            if all(store.size(name) == file["size_bytes"] for name, file in entry["files"].items())
         ]
         if name == DONE and entries != record["files"]:
             raise DataError(
@@ -300,9 +298,9 @@ def _resume(store: LocalStore, facts: dict[str, Any]) -> dict[str, Any]:
                 "folder and export again."
             )
         return {"files": entries, "is_finished": name == DONE}
-    if others:
+    if names:
         raise UsageError(
-            f"{store.address}: is not empty, it has {sorted(others)[0]!r}. Give a new folder."
+            f"{store.address}: is not empty, it has {sorted(names)[0]!r}. Give a new folder."
         )
     return {"files": [], "is_finished": False}
 
@@ -396,22 +394,22 @@ class PackedRows:
         """
         index = self.plan.parts
         at_once = max(1, READ_BYTES // (ROWS_PER_GROUP * self.row_bytes))
-        done = 0
+        num_done = 0
         with contextlib.closing(OpenParts(self.plan, max_open=1)) as parts:
             for part in np.flatnonzero(index.sources == source).tolist():
                 num_groups = -(-int(index.rows[part]) // ROWS_PER_GROUP)
                 for first in range(0, num_groups, at_once):
-                    if done >= num_rows:
+                    if num_done >= num_rows:
                         return
                     groups = list(range(first, min(first + at_once, num_groups)))
-                    stored, segments, flags = _read(parts, part, groups)
-                    most = min(num_rows - done, len(stored))
-                    bounds = segments.bounds[: most + 1]
-                    some = slice(int(bounds[0]), int(bounds[-1]))
-                    places = index.begin(source) + done + np.arange(most)
-                    tokens = stored[:most].view(self.plan.dtype)
-                    yield self._rows(tokens, bounds, segments.starts[some], flags[some], places)
-                    done += most
+                    rows, segments, flags = _read(parts, part, groups)
+                    num = min(num_rows - num_done, len(rows))
+                    bounds = segments.bounds[: num + 1]
+                    window = slice(int(bounds[0]), int(bounds[-1]))
+                    places = index.begin(source) + num_done + np.arange(num)
+                    tokens = rows[:num].view(self.plan.dtype)
+                    yield self._rows(tokens, bounds, segments.starts[window], flags[window], places)
+                    num_done += num
 
     def of_run(self, num_rows: int) -> Iterator[RowBatch]:
         """Yield the first rows that a run delivers, in its order, in the same memory.
@@ -442,38 +440,38 @@ class PackedRows:
         num_rows = len(rows)
         item = np.dtype((np.void, self.row_bytes))  # a row is copied as one thing
         counts = np.zeros(num_rows, np.int64)
-        held = []
-        for part, groups, into, taken in self._reads(place.parts, place.groups, place.rows):
-            stored, segments, flags = _read(parts, part, groups)
-            tokens.view(item)[into] = np.ascontiguousarray(stored).view(item)[taken]
-            sizes = np.diff(segments.bounds)[taken]
-            chosen = ranges(segments.bounds[taken], sizes)
+        pieces = []
+        for part, groups, into, from_rows in self._reads(place.parts, place.groups, place.rows):
+            rows_read, segments, flags = _read(parts, part, groups)
+            tokens.view(item)[into] = np.ascontiguousarray(rows_read).view(item)[from_rows]
+            sizes = np.diff(segments.bounds)[from_rows]
+            indices = ranges(segments.bounds[from_rows], sizes)
             counts[into] = sizes
-            held.append((into, sizes, segments.starts[chosen], flags[chosen]))
+            pieces.append((into, sizes, segments.starts[indices], flags[indices]))
         bounds = np.append(0, np.cumsum(counts))
         starts = np.empty(bounds[-1], np.int64)
         flags = np.empty(bounds[-1], np.uint8)
-        for into, sizes, some_starts, some_flags in held:
-            at = ranges(bounds[into], sizes)
-            starts[at], flags[at] = some_starts, some_flags
+        for into, sizes, some_starts, some_flags in pieces:
+            targets = ranges(bounds[into], sizes)
+            starts[targets], flags[targets] = some_starts, some_flags
         places = self.plan.parts.row_numbers(sources, rows)
         return self._rows(tokens, bounds, starts, flags, places)
 
     def _reads(
-        self, parts: NDArray[np.int64], groups: NDArray[np.int64], within: NDArray[np.int64]
+        self, parts: NDArray[np.int64], groups: NDArray[np.int64], offsets: NDArray[np.int64]
     ) -> Iterator[tuple[int, list[int], NDArray[np.int64], NDArray[np.int64]]]:
         """Yield (part, row groups, rows of the window, rows of those groups), READ_BYTES each."""
         at_once = max(1, READ_BYTES // (ROWS_PER_GROUP * self.row_bytes))
-        order = np.lexsort((within, groups, parts))
+        order = np.lexsort((offsets, groups, parts))
         keys = parts[order] << 32 | groups[order]  # row groups of a part are far fewer than 2**32
-        distinct, which = np.unique(keys, return_inverse=True)
+        distinct, group_of_row = np.unique(keys, return_inverse=True)
         begin = 0
         while begin < len(distinct):
             part = int(distinct[begin] >> 32)
             end = min(begin + at_once, int(np.searchsorted(distinct, (part + 1) << 32)))
-            some = slice(*np.searchsorted(which, [begin, end]))
-            taken = (which[some] - begin) * ROWS_PER_GROUP + within[order[some]]
-            yield part, (distinct[begin:end] & 0xFFFFFFFF).tolist(), order[some], taken
+            window = slice(*np.searchsorted(group_of_row, [begin, end]))
+            from_rows = (group_of_row[window] - begin) * ROWS_PER_GROUP + offsets[order[window]]
+            yield part, (distinct[begin:end] & 0xFFFFFFFF).tolist(), order[window], from_rows
             begin = end
 
     def _rows(
@@ -486,18 +484,18 @@ class PackedRows:
     ) -> RowBatch:
         """Describe the segments of rows; `places` are the rows' numbers over all sources."""
         row = np.repeat(np.arange(len(tokens)), np.diff(bounds))
-        begins = starts.astype(np.int64)
-        ends = np.append(begins[1:], self.width)
+        firsts = starts.astype(np.int64)
+        ends = np.append(firsts[1:], self.width)
         ends[np.flatnonzero(np.diff(row, append=-1))] = self.width
         is_down = np.zeros(len(row), np.bool_)
         masks = self.plan.takedowns.masks(places, np.full(len(places), _AT_LAST))
         if masks is not None:
-            at = row * self.width + begins
-            lows = np.searchsorted(at, masks.into * self.width + masks.firsts, "right") - 1
-            highs = np.searchsorted(at, masks.into * self.width + masks.ends)
+            offsets = row * self.width + firsts
+            lows = np.searchsorted(offsets, masks.into * self.width + masks.firsts, "right") - 1
+            highs = np.searchsorted(offsets, masks.into * self.width + masks.ends)
             is_down[ranges(lows, highs - lows)] = True
         return RowBatch(
-            tokens, row, begins, ends, flags & PADDING > 0, is_down, flags & _CONTINUES > 0
+            tokens, row, firsts, ends, flags & PADDING > 0, is_down, flags & _CONTINUES > 0
         )
 
 
@@ -524,13 +522,13 @@ def sequences(
                 tokens[rows.row[i], rows.starts[i] : rows.ends[i]] = pad
         return tokens.reshape(-1), np.full(len(tokens), width)
     ids = rows.tokens.reshape(-1)
-    kept = ~(rows.is_padding | rows.is_down)
-    begins, ends = rows.row * width + rows.starts, rows.row * width + rows.ends
-    firsts, stops = np.append(0, ends[~kept]), np.append(begins[~kept], len(ids))
+    is_text = ~(rows.is_padding | rows.is_down)
+    firsts_of_text, ends = rows.row * width + rows.starts, rows.row * width + rows.ends
+    firsts, stops = np.append(0, ends[~is_text]), np.append(firsts_of_text[~is_text], len(ids))
     if len(firsts) > 1:
         places = zip(firsts.tolist(), stops.tolist(), strict=True)
         ids = np.concatenate([ids[first:stop] for first, stop in places])
-    return ids, lengths[kept]
+    return ids, lengths[is_text]
 
 
 def _read(

@@ -101,25 +101,25 @@ def push(
     card, branch = _card(run, facts), _branch(parts)
     dataset = _Dataset(address, place)
     before = dataset.head()
-    there, staged = dataset.files(before), dataset.files(branch)
-    wanted: dict[str, Ids] = {}
-    sent = sent_bytes = 0
+    published, staged = dataset.files(before), dataset.files(branch)
+    expected: dict[str, Ids] = {}
+    num_sent = sent_bytes = 0
     for batch in _batches(parts, commit_bytes):
         additions = []
         with run.store.scratch() as folder:
             for part in batch:
                 path, ids = _checked(run.at(part), folder)
-                wanted[part.path] = ids
-                if there.get(part.path) not in ids and staged.get(part.path) not in ids:
+                expected[part.path] = ids
+                if published.get(part.path) not in ids and staged.get(part.path) not in ids:
                     additions.append((part.path, path, ids))
                     sent_bytes += part.size_bytes
             dataset.stage(branch, before, additions)
-        sent += len(additions)
-        progress(f"{len(wanted):,} of {len(parts):,} files, {sent_bytes / 1e6:,.1f} MB sent")
-    commit, deleted = _take_over(dataset, before, branch, there, wanted, card)
+        num_sent += len(additions)
+        progress(f"{len(expected):,} of {len(parts):,} files, {sent_bytes / 1e6:,.1f} MB sent")
+    commit, deleted = _take_over(dataset, before, branch, published, expected, card)
     dataset.drop(branch)
     return {
-        "commit": commit, "files": len(parts), "sent": sent, "sent_bytes": sent_bytes,
+        "commit": commit, "files": len(parts), "sent": num_sent, "sent_bytes": sent_bytes,
         "deleted": deleted, "warnings": facts.warnings,
     }  # fmt: skip
 
@@ -140,8 +140,8 @@ def _plan(place: hub.HubPlace, facts: CardFacts, parts: Sequence[Part]) -> dict[
 
 
 def _card(run: RunDirectory, facts: CardFacts) -> bytes:
-    shown = dataclasses.replace(facts, configs={FOLDER: f"{FOLDER}/*.parquet"}, plan_hash=None)
-    return card_page(shown, run.plan.file.steps).encode()
+    public = dataclasses.replace(facts, configs={FOLDER: f"{FOLDER}/*.parquet"}, plan_hash=None)
+    return card_page(public, run.plan.file.steps).encode()
 
 
 def _branch(parts: Sequence[Part]) -> str:
@@ -151,23 +151,23 @@ def _branch(parts: Sequence[Part]) -> str:
 
 
 def _take_over(
-    dataset: _Dataset, before: str, branch: str, there: dict[str, str], wanted: dict[str, Ids],
-    card: bytes,
+    dataset: _Dataset, before: str, branch: str, published: dict[str, str],
+    expected: dict[str, Ids], card: bytes,
 ) -> tuple[str, int]:  # fmt: skip
     """Make the revision what is wanted; return its commit, and how many files were deleted."""
-    moved = [name for name, ids in wanted.items() if there.get(name) not in ids]
-    gone = [name for name in there if name.startswith(f"{FOLDER}/") and name not in wanted]
-    wanted = wanted | {CARD: _ids(card)}
-    if not moved and not gone and there.get(CARD) in wanted[CARD]:
+    changed = [name for name, ids in expected.items() if published.get(name) not in ids]
+    removed = [name for name in published if name.startswith(f"{FOLDER}/") and name not in expected]
+    expected = expected | {CARD: _ids(card)}
+    if not changed and not removed and published.get(CARD) in expected[CARD]:
         return before, 0
-    commit = dataset.publish(before, branch, moved, gone, card)
-    there = dataset.files(commit)
-    for name, ids in wanted.items():
-        if there.get(name) not in ids:
+    commit = dataset.publish(before, branch, changed, removed, card)
+    published = dataset.files(commit)
+    for name, ids in expected.items():
+        if published.get(name) not in ids:
             raise DataError(
                 f"{dataset.address}: {name} is not what was sent, in commit {commit}. Push again."
             )
-    return commit, len(gone)
+    return commit, len(removed)
 
 
 class _Dataset:
@@ -211,13 +211,13 @@ class _Dataset:
                 )  # fmt: skip
 
     def publish(
-        self, before: str, branch: str, moved: list[str], gone: list[str], card: bytes
+        self, before: str, branch: str, changed: list[str], removed: list[str], card: bytes
     ) -> str:
         """Commit everything on the revision if it is still where it was; return the commit."""
         copy, delete = self._library.CommitOperationCopy, self._library.CommitOperationDelete
         operations = [
-            *(copy(name, name, src_revision=branch) for name in moved),
-            *(delete(name, is_folder=False) for name in gone),
+            *(copy(name, name, src_revision=branch) for name in changed),
+            *(delete(name, is_folder=False) for name in removed),
             self._library.CommitOperationAdd(CARD, card),
         ]
         with self._asking():
@@ -234,24 +234,24 @@ class _Dataset:
 
     @contextlib.contextmanager
     def _asking(self) -> Iterator[None]:
-        again = "Run the same command again: what is there is not sent again."
+        advice = "Run the same command again: what is there is not sent again."
         try:
             yield
         except hub.failures() as error:
             status = getattr(getattr(error, "response", None), "status_code", 0)
             if status in (409, 412):
                 problem = f"{self.revision} moved while files were sent"
-                raise TaskError(f"{self.address}: {problem}. {again}") from None
+                raise TaskError(f"{self.address}: {problem}. {advice}") from None
             problem = hub.describe(error)
             if not problem and status in (401, 403):
                 problem = "the token may not write there. Set HF_TOKEN to one that may"
             if problem:
                 raise UsageError(f"{self.address}: {problem}.") from None
             if problem := hub.unreachable(error):
-                raise TaskError(f"{self.address}: {problem}. {again}") from None
+                raise TaskError(f"{self.address}: {problem}. {advice}") from None
             cause = error.__cause__ if isinstance(error, RuntimeError) else error
-            said = getattr(cause, "server_message", None) or str(cause).partition("\n")[0]
-            raise TaskError(f"{self.address}: {reason_of(said)}. {again}") from None
+            answer = getattr(cause, "server_message", None) or str(cause).partition("\n")[0]
+            raise TaskError(f"{self.address}: {reason_of(answer)}. {advice}") from None
 
 
 def _batches(parts: Sequence[Part], commit_bytes: int) -> Iterator[list[Part]]:

@@ -43,16 +43,16 @@ def export_documents(run_dir: str, out: str, sources: Sequence[str] = ()) -> dic
             raise UsageError(f"--source: the run has no source {name!r}. {suggest(name, names)}")
     check_apart(run_dir, out)
     store = open_store(out)
-    wanted = {
+    part_of = {
         part.path.rpartition("/")[2].removesuffix(".parquet") + ENDING: part
         for part in parts
         if not sources or part.source in sources
     }
-    if others := sorted(store.top() - wanted.keys() - {DONE, "lock", "scratch"}):
-        raise UsageError(f"{out}: is not empty, it has {others[0]!r}. Give a new folder.")
+    if unknown := sorted(store.top() - part_of.keys() - {DONE, "lock", "scratch"}):
+        raise UsageError(f"{out}: is not empty, it has {unknown[0]!r}. Give a new folder.")
     with store.lock():
         store.clear_scratch()
-        for name, part in wanted.items():
+        for name, part in part_of.items():
             if not store.exists(name):
                 with store.scratch() as folder:
                     with zstd.open(folder / name, "wb") as file:
@@ -62,7 +62,7 @@ def export_documents(run_dir: str, out: str, sources: Sequence[str] = ()) -> dic
         sizes = store.sizes("")
         files = [
             {"name": name, "source": part.source, "rows": part.rows, "size_bytes": sizes[name]}
-            for name, part in wanted.items()
+            for name, part in part_of.items()
         ]
         facts = {"format": 1, "target": "jsonl", "name": run.plan.settings.name, "files": files}
         store.put(DONE, json.dumps(facts, indent=1).encode() + b"\n")

@@ -63,13 +63,13 @@ class BatchFields(NamedTuple):
 
     Attributes:
         delivered: the fields that were asked for, and `step`, in the order of `FIELDS`.
-        made: those and the ones that they are computed from.
+        selected: those and the ones that they are computed from.
         large: of these, the ones with a number for each token.
         columns: the stored columns that have to be read for them.
     """
 
     delivered: tuple[str, ...]
-    made: frozenset[str]
+    selected: frozenset[str]
     large: tuple[str, ...]
     columns: tuple[str, ...]
 
@@ -88,15 +88,15 @@ def choose_fields(names: Iterable[str] | None, row_chunks: int) -> BatchFields:
         raise UsageError(f"loader: fields must be several names, got {names!r}. Write [{names!r}].")
     if names is None:
         names = [name for name in FIELDS if name != "row_parts" or row_chunks > 1]
-    made = frozenset(names) | {"step"}
-    for name in sorted(made.difference(FIELDS)):
+    selected = frozenset(names) | {"step"}
+    for name in sorted(selected.difference(FIELDS)):
         raise UsageError(f"loader: a batch has no field {name!r}. {suggest(name, FIELDS)}")
-    delivered = tuple(name for name in FIELDS if name in made)
-    if row_chunks > 1 and "text_bytes" in made:
-        made |= {"labels"}  # the bytes of a row are divided among its chunks by their labels
-    columns = tuple(column for column, fields in _COLUMNS.items() if made & fields)
-    large = tuple(name for name in LARGE_FIELDS if name in made)
-    return BatchFields(delivered, made, large, columns)
+    delivered = tuple(name for name in FIELDS if name in selected)
+    if row_chunks > 1 and "text_bytes" in selected:
+        selected |= {"labels"}  # the bytes of a row are divided among its chunks by their labels
+    columns = tuple(column for column, fields in _COLUMNS.items() if selected & fields)
+    large = tuple(name for name in LARGE_FIELDS if name in selected)
+    return BatchFields(delivered, selected, large, columns)
 
 
 class BufferPool:
@@ -128,14 +128,14 @@ class PlainRows(NamedTuple):
     """S stored rows and their segments.
 
     Attributes:
-        stored: (S, L + 1) tokens; (S, 0) where no field needs them.
+        tokens: (S, L + 1) tokens; (S, 0) where no field needs them.
         starts: first token of each segment of each row, ascending from 0 in each.
         counts: (S,) segments of each row; 0 where no field needs them.
         pads: (S,) first token of the padded tail; L + 1 without one.
         text_bytes: (S,) bytes of text in the row.
     """
 
-    stored: NDArray[np.unsignedinteger]
+    tokens: NDArray[np.unsignedinteger]
     starts: NDArray[np.int32]
     counts: NDArray[np.int32]
     pads: NDArray[np.int32]
@@ -155,7 +155,7 @@ class Assembled:
         fields: of a batch.
         rows: what to assemble.
         length: L of the stored rows.
-        others: (S,) arrays to hand out with the rows.
+        side_columns: (S,) arrays to hand out with the rows.
         batch_rows: rows of a batch, as they are handed out.
         row_chunks: rows that a stored row is handed out as; divides L.
         masked: rows, first tokens and ends of the spans that have no labels.
@@ -167,44 +167,44 @@ class Assembled:
         fields: BatchFields,
         rows: PlainRows,
         length: int,
-        others: Mapping[str, Column],
+        side_columns: Mapping[str, Column],
         *,
         batch_rows: int,
         row_chunks: int = 1,
         masked: tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]] | None = None,
     ) -> None:
-        made, num_rows = fields.made, len(rows.stored)
+        selected, num_rows = fields.selected, len(rows.tokens)
         memory = pool.take((len(fields.large), num_rows, length), np.dtype(np.int32))
         arrays: dict[str, NDArray[np.int32]] = dict(zip(fields.large, memory, strict=True))
         shape = (num_rows * row_chunks, length // row_chunks)
-        if "tokens" in made:
-            arrays["tokens"][:] = rows.stored[:, :-1]
-        if made & SEGMENT_FIELDS:
-            begins = rows.starts + np.repeat(np.arange(num_rows) * length, rows.counts)
-        if "labels" in made:
-            _label(arrays["labels"], rows, begins, masked)
-        if made & SEGMENT_FIELDS - {"labels"}:
+        if "tokens" in selected:
+            arrays["tokens"][:] = rows.tokens[:, :-1]
+        if selected & SEGMENT_FIELDS:
+            starts = rows.starts + np.repeat(np.arange(num_rows) * length, rows.counts)
+        if "labels" in selected:
+            _label(arrays["labels"], rows, starts, masked)
+        if selected & SEGMENT_FIELDS - {"labels"}:
             # A segment that starts at token L holds a label only, which is ignored: no input
             # begins it.
-            bounds = np.append(begins[rows.starts < length], num_rows * length).astype(np.int32)
+            bounds = np.append(starts[rows.starts < length], num_rows * length).astype(np.int32)
             self._cut(bounds, shape, batch_rows, row_chunks)
-        if "position_ids" in made:
+        if "position_ids" in selected:
             _number(arrays["position_ids"].reshape(shape), self._bounds, np.diff(self._bounds))
-        each = {name: values for name, values in others.items() if name in made}
+        by_row = {name: values for name, values in side_columns.items() if name in selected}
         if row_chunks > 1:
-            of_row = np.repeat(np.arange(num_rows), row_chunks)
-            each = {name: values[of_row] for name, values in each.items()}
-        if "row_parts" in made:
-            each["row_parts"] = np.tile(np.arange(row_chunks, dtype=np.int32), num_rows)
-        if "text_bytes" in made:
-            each["text_bytes"] = rows.text_bytes
+            row_of = np.repeat(np.arange(num_rows), row_chunks)
+            by_row = {name: values[row_of] for name, values in by_row.items()}
+        if "row_parts" in selected:
+            by_row["row_parts"] = np.tile(np.arange(row_chunks, dtype=np.int32), num_rows)
+        if "text_bytes" in selected:
+            by_row["text_bytes"] = rows.text_bytes
             if row_chunks > 1:
                 labels = arrays["labels"].reshape(num_rows, row_chunks, -1)
-                each["text_bytes"] = _spread(rows.text_bytes, labels)
+                by_row["text_bytes"] = _spread(rows.text_bytes, labels)
         # By batch: to iterate over an array costs a third of cutting it.
         self._arrays: dict[str, Iterable[Any]] = {
             name: array.reshape(-1, batch_rows, shape[1]) for name, array in arrays.items()
-        } | {name: values.reshape(-1, batch_rows) for name, values in each.items()}
+        } | {name: values.reshape(-1, batch_rows) for name, values in by_row.items()}
         self._fields = fields.delivered
 
     def _cut(
@@ -239,7 +239,7 @@ class Assembled:
 def _label(
     labels: NDArray[np.int32],
     rows: PlainRows,
-    begins: NDArray[np.integer],
+    starts: NDArray[np.integer],
     masked: tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]] | None,
 ) -> None:
     """Write the label of each input.
@@ -247,12 +247,12 @@ def _label(
     Args:
         labels: (S, L), overwritten.
         rows: the stored rows.
-        begins: where their segments begin, counted through all rows.
+        starts: where their segments begin, counted through all rows.
         masked: rows, first tokens and ends of the spans that have no labels.
     """
     length = labels.shape[1]
-    labels[:] = rows.stored[:, 1:]
-    labels.reshape(-1)[begins[rows.starts > 0] - 1] = IGNORED
+    labels[:] = rows.tokens[:, 1:]
+    labels.reshape(-1)[starts[rows.starts > 0] - 1] = IGNORED
     for row in np.flatnonzero(rows.pads < length).tolist():
         labels[row, rows.pads[row] :] = IGNORED
     if masked is not None:
@@ -272,13 +272,13 @@ def _number(
     """
     num_rows, length = positions.shape
     kind = np.dtype(np.uint16 if length <= 1 << 16 else np.int32)  # half the bytes to be moved
-    begins, ramp = (bounds[:-1] % length).astype(kind), _ramp(length, kind)
+    starts, ramp = (bounds[:-1] % length).astype(kind), _ramp(length, kind)
     step = max(1, SLAB_TOKENS // length)
     firsts = np.searchsorted(bounds, np.arange(0, num_rows, step) * length).tolist()
-    for slab, (first, last) in enumerate(itertools.pairwise([*firsts, len(begins)])):
-        within = begins[first:last].repeat(lengths[first:last]).reshape(-1, length)
-        np.subtract(ramp, within, out=within)
-        positions[slab * step : (slab + 1) * step] = within
+    for slab, (first, last) in enumerate(itertools.pairwise([*firsts, len(starts)])):
+        slab_positions = starts[first:last].repeat(lengths[first:last]).reshape(-1, length)
+        np.subtract(ramp, slab_positions, out=slab_positions)
+        positions[slab * step : (slab + 1) * step] = slab_positions
 
 
 def _spread(text_bytes: NDArray[np.int64], labels: NDArray[np.int32]) -> NDArray[np.int64]:

@@ -78,7 +78,7 @@ def open_cache(cache_dir: Path, most_bytes: int) -> RangeCache | None:
     folder = cache_dir / FOLDER
     try:
         cache_dir.mkdir(parents=True, exist_ok=True)
-        folder.mkdir(mode=0o700, exist_ok=True)  # whoever can write there decides what is read
+        folder.mkdir(mode=0o700, exist_ok=True)  # a user who can write there decides what is read
         cache = RangeCache(folder, most_bytes)
         cache.start()
     except OSError as error:
@@ -97,7 +97,7 @@ class RangeCache:
         self._is_off = False
         self._recent: OrderedDict[str, int] = OrderedDict()  # sizes by key, the last used last
         self._recent_bytes = 0
-        self._again: set[str] = set()
+        self._reread: set[str] = set()
 
     def start(self) -> None:
         """Write the marker, remove what killed processes left, and sum up the sizes.
@@ -169,18 +169,18 @@ class RangeCache:
             self._switch_off(error)
             return None
 
-    def publish(self, entries: Sequence[tuple[EntryLock, memoryview]], *, again: bool) -> None:
+    def publish(self, entries: Sequence[tuple[EntryLock, memoryview]], *, is_reread: bool) -> None:
         """Write entries, as far as they fit; their locks are released.
 
         Args:
             entries: what was locked, and its content.
-            again: this process will need them again.
+            is_reread: this process will need them again.
         """
         try:
             with self._locked_marker(LOCK_SECONDS) as marker:
                 if marker is not None:
                     for lock, content in entries:
-                        self._write(marker, lock, content, again=again)
+                        self._write(marker, lock, content, is_reread=is_reread)
         except OSError as error:
             self._switch_off(error)
         finally:
@@ -253,7 +253,7 @@ class RangeCache:
         os.close(file)
         return None
 
-    def _write(self, marker: int, lock: EntryLock, content: memoryview, *, again: bool) -> None:
+    def _write(self, marker: int, lock: EntryLock, content: memoryview, *, is_reread: bool) -> None:
         """Write one entry; the caller holds the lock of the folder."""
         size = HEADER_BYTES + len(content)
         if _total(marker) + size > self.most_bytes:
@@ -277,23 +277,23 @@ class RangeCache:
             _set_total(marker, total)
             raise
         self._note(lock.key, size)
-        if again:
+        if is_reread:
             with self._lock:
-                self._again.add(lock.key)
+                self._reread.add(lock.key)
 
     def _evict(self, marker: int, size: int) -> None:
         """Free `size` bytes and some more; the caller holds the lock of the folder."""
         files = self._files()
         with self._lock:
-            self._again &= {file.key for file in files}
-            again, recent = set(self._again), set(self._recent)
+            self._reread &= {file.key for file in files}
+            reread, recent = set(self._reread), set(self._recent)
         total = sum(file.size_bytes for file in files)
         goal = self.most_bytes - max(size, self.most_bytes // SLACK)
         files = [file for file in files if file.name.endswith(".range") and file.key not in recent]
         files.sort(key=lambda file: file.used)
-        later = [file for file in files if file.key in again]
-        files = [file for file in files if file.key not in again]
-        for file in files + later[::-1]:
+        kept_last = [file for file in files if file.key in reread]
+        files = [file for file in files if file.key not in reread]
+        for file in files + kept_last[::-1]:
             if total <= goal:
                 break
             with contextlib.suppress(FileNotFoundError):
@@ -368,9 +368,9 @@ def _is_file_of(file: int, path: Path) -> bool:
 
 
 def _write_all(file: int, content: bytes | memoryview) -> None:
-    left = memoryview(content)
-    while left:
-        left = left[os.write(file, left) :]
+    unwritten = memoryview(content)
+    while unwritten:
+        unwritten = unwritten[os.write(file, unwritten) :]
 
 
 def _total(marker: int) -> int:

@@ -219,20 +219,20 @@ def _line(edit: Edit) -> str:
     """Return in a line what an edit does."""
     fields = edit.fields
     if edit.kind in REPLACING:
-        what = ", ".join(
+        change = ", ".join(
             f"{stage['name']}: {stage['rows']:,} rows of {stage['weights']}"
             for stage in fields["stages"]
         )
         if edit.kind == "source":
             names = ", ".join(source["name"] for source in fields["sources"])
-            what += f", with {names} from {fields['from']}"
+            change += f", with {names} from {fields['from']}"
     elif edit.kind == "skip":
-        what = ", ".join(f"rows {first:,} to {end:,}" for first, end in fields["spans"])
+        change = ", ".join(f"rows {first:,} to {end:,}" for first, end in fields["spans"])
     else:
         rows = set(zip(fields["spans"]["source"], fields["spans"]["row"], strict=True))
-        what = f"{len(fields['documents'])} documents in {len(rows)} rows"
+        change = f"{len(fields['documents'])} documents in {len(rows)} rows"
     reason = f" ({fields['reason']})" if fields.get("reason") else ""
-    return f"{edit.name}: {edit.kind} from row {edit.row:,}: {what}{reason}"
+    return f"{edit.name}: {edit.kind} from row {edit.row:,}: {change}{reason}"
 
 
 def _stages(plan: MixPlan) -> Iterator[str]:
@@ -251,19 +251,19 @@ def _stages(plan: MixPlan) -> Iterator[str]:
 
 
 def _pairs(
-    given: Sequence[str], option: str, kind: type[int] | type[float]
+    texts: Sequence[str], option: str, kind: type[int] | type[float]
 ) -> list[tuple[str, float]]:
     """Return NAME=NUMBER options as pairs."""
     pairs: list[tuple[str, float]] = []
-    for text in given:
+    for text in texts:
         name, _, number = text.rpartition("=")
         try:
             value = kind(number)
         except ValueError:
             value = 0
         if not name or not value > 0:
-            what = "a whole number" if kind is int else "a number"
-            raise UsageError(f"edit: {option} must be SOURCE={what} above 0, got {text!r}.")
+            form = "a whole number" if kind is int else "a number"
+            raise UsageError(f"edit: {option} must be SOURCE={form} above 0, got {text!r}.")
         if name in dict(pairs):
             raise UsageError(f"edit: {option} names {name!r} twice.")
         pairs.append((name, value))

@@ -60,16 +60,16 @@ def _link_files(plan: MixPlan, after: MixPlan, other: MixPlan) -> None:
             "edit source: shards are checked by xxhash. Install it (pip install xxhash)."
         )
     added, index = after.added[-1], other.parts
-    store, there = open_store(plan.files.address), open_store(other.files.address)
-    stored = [source["name"] for source in other.base.fields["sources"]]
-    numbers = [stored.index(name) for name in added.names]
+    store, source_store = open_store(plan.files.address), open_store(other.files.address)
+    names = [source["name"] for source in other.base.fields["sources"]]
+    numbers = [names.index(name) for name in added.names]
     parts = np.flatnonzero(np.isin(index.sources, numbers)).tolist()
     digests = {index.paths[part]: index.digests[part] for part in parts}
     small = [other.base.fields[key] for key in ("index", "lookups", "files")]
     for name in [*digests, "mix/plan.json", *small, *Lookups(other).files_of(added.names)]:
-        digest, place = digests.get(name) or there.digest(name), added.prefix + name
+        digest, place = digests.get(name) or source_store.digest(name), added.prefix + name
         if not (store.exists(place) and store.digest(place) == digest):
-            store.adopt(there.at(name, digest=digest), place)
+            store.adopt(source_store.at(name, digest=digest), place)
 
 
 def new_stage(
@@ -127,10 +127,10 @@ def add_sources(
             plan already; or as in `new_stage`.
     """
     names = _new_names(plan, other, weights, rename or {})
-    known = [*(source.name for source in plan.sources), *names.values()]
-    payload = _stage(plan, row, weights, rows, name, max_epochs or {}, known)
-    same = [run.first_ordinal for run in plan.added if run.base.hash == other.base.hash]
-    first = same[0] if same else 1 + max(Lookups(plan).origins, default=-1)
+    names_known = [*(source.name for source in plan.sources), *names.values()]
+    payload = _stage(plan, row, weights, rows, name, max_epochs or {}, names_known)
+    ordinals = [run.first_ordinal for run in plan.added if run.base.hash == other.base.hash]
+    first = ordinals[0] if ordinals else 1 + max(Lookups(plan).origins, default=-1)
     if first + max(Lookups(other).origins, default=0) >> 63 - KEY_BITS:
         raise UsageError("edit source: the two runs have too many input files, or sources.")
     masked: list[list[Any]] = [
@@ -160,38 +160,38 @@ def _new_names(
     plan: MixPlan, other: MixPlan, weights: Mapping[str, int], rename: Mapping[str, str]
 ) -> dict[str, str]:
     """Return the sources of another run that are to be added, and what they are called here."""
-    where, ours = other.files.address, [source.name for source in plan.sources]
+    address, own_names = other.files.address, [source.name for source in plan.sources]
     for key in ("tokenizer", "seq_len", "dtype"):
         if plan.base.fields[key] != other.base.fields[key]:
             raise UsageError(
-                f"edit source: {key} of {where} is {other.base.fields[key]}, that of"
+                f"edit source: {key} of {address} is {other.base.fields[key]}, that of"
                 f" {plan.files.address} is {plan.base.fields[key]}. Tokenize and pack the new data"
                 " as this run did."
             )
-    stored = [entry["name"] for entry in other.base.fields["sources"]]
-    names = {source: rename.get(source, source) for source in stored}
+    stored_names = [entry["name"] for entry in other.base.fields["sources"]]
+    names = {source: rename.get(source, source) for source in stored_names}
     if rename.keys() - names.keys() or len(set(names.values())) < len(names):
         raise UsageError(
-            f"edit source: the sources of {where} are {', '.join(stored)}. Give each of them at"
-            f" most one name of its own (--as SOURCE=NAME), got {dict(rename)}."
+            f"edit source: the sources of {address} are {', '.join(stored_names)}. Give each of"
+            f" them at most one name of its own (--as SOURCE=NAME), got {dict(rename)}."
         )
     if wrong := [to for to in rename.values() if not to.replace("-", "_").isidentifier()]:
         raise UsageError(
             f"edit source: --as {wrong[0]!r}: a source's name must be made of letters, digits, -"
             " and _. Exports name files after it."
         )
-    names = {source: to for source, to in names.items() if weights.get(to) and to not in ours}
+    names = {source: to for source, to in names.items() if weights.get(to) and to not in own_names}
     if not names:
         raise UsageError(
-            f"edit source: no weight names a source that only {where} has. It has"
-            f" {', '.join(stored)}; --as SOURCE=NAME gives one of them another name."
+            f"edit source: no weight names a source that only {address} has. It has"
+            f" {', '.join(stored_names)}; --as SOURCE=NAME gives one of them another name."
         )
-    numbers = [stored.index(source) for source in names]
+    numbers = [stored_names.index(source) for source in names]
     parts = np.flatnonzero(np.isin(other.parts.sources, numbers)).tolist()
     if not {other.parts.digests[part] for part in parts}.isdisjoint(plan.parts.digests):
         raise UsageError(
-            f"edit source: the plan has rows of {', '.join(names)} of {where} already, and nothing"
-            " may come twice. `corpuskit edit stage` raises a weight."
+            f"edit source: the plan has rows of {', '.join(names)} of {address} already, and"
+            " nothing may come twice. `corpuskit edit stage` raises a weight."
         )
     return names
 
@@ -280,15 +280,15 @@ def take_down(
     names = list(documents)
     if not names:
         raise UsageError("edit: no document is given.")
-    known = provenance.lookups.keys_of(name for name in names if isinstance(name, str))
-    keys = {name: {name} if isinstance(name, int) else known[name] for name in names}
+    keys_of = provenance.lookups.keys_of(name for name in names if isinstance(name, str))
+    keys = {name: {name} if isinstance(name, int) else keys_of[name] for name in names}
     stretches = provenance.lookups.stretches_of(set().union(*keys.values()))
     packed = {key for _, key, *_ in stretches}
     missing = [name for name in names if not keys[name] & packed]
     if missing and not (ignore_missing and stretches):
-        shown = ", ".join(repr(name) for name in missing[:5])
+        examples = ", ".join(repr(name) for name in missing[:5])
         raise UsageError(
-            f"edit: {len(missing)} of {len(names)} documents are in no packed row: {shown}"
+            f"edit: {len(missing)} of {len(names)} documents are in no packed row: {examples}"
             f"{', ...' if len(missing) > 5 else ''}. `corpuskit why` tells where one was dropped;"
             " ignore_missing (--ignore-missing) leaves them out."
         )

@@ -85,22 +85,22 @@ def read_edits(files: RunFiles, plan: str) -> list[Edit]:
     return chain
 
 
-def _parse(where: str, name: str, fields: Mapping[str, Any]) -> Edit:
-    kind = get(where, fields, "kind", str, _RESTORE)
-    row = get(where, fields, "row", int, _RESTORE)
+def _parse(path: str, name: str, fields: Mapping[str, Any]) -> Edit:
+    kind = get(path, fields, "kind", str, _RESTORE)
+    row = get(path, fields, "row", int, _RESTORE)
     if kind not in KINDS:
-        raise DataError(f"{where}: kind must be one of {', '.join(KINDS)}, got {kind!r}.")
-    after = get(where, fields, "after", str, _RESTORE)
+        raise DataError(f"{path}: kind must be one of {', '.join(KINDS)}, got {kind!r}.")
+    after = get(path, fields, "after", str, _RESTORE)
     if after != edit_hash(fields):
         raise DataError(
-            f"{where}: after is {after!r}, but its content gives {edit_hash(fields)!r}."
+            f"{path}: after is {after!r}, but its content gives {edit_hash(fields)!r}."
             " It was changed by hand: restore it, or delete it and those after it."
         )
-    before = get(where, fields, "before", str, _RESTORE)
+    before = get(path, fields, "before", str, _RESTORE)
     return Edit(name, before, after, kind, row, fields)
 
 
-def apply_edits(where: str, plan: Mapping[str, Any], edits: Sequence[Edit]) -> dict[str, Any]:
+def apply_edits(path: str, plan: Mapping[str, Any], edits: Sequence[Edit]) -> dict[str, Any]:
     """Return the fields of a mix plan with its edits.
 
     Raises:
@@ -108,7 +108,7 @@ def apply_edits(where: str, plan: Mapping[str, Any], edits: Sequence[Edit]) -> d
     """
     fields = dict(plan)
     for edit in edits:
-        name = f"{where}: {edit.name}"
+        name = f"{path}: {edit.name}"
         if edit.kind in REPLACING:
             fields["stages"] = _cut(name, fields, edit.row) + get(name, edit.fields, "stages", list)
             # Spans in rows that are replaced no longer apply.
@@ -126,18 +126,18 @@ def apply_edits(where: str, plan: Mapping[str, Any], edits: Sequence[Edit]) -> d
     return fields
 
 
-def _cut(where: str, plan: Mapping[str, Any], row: int) -> list[Any]:
+def _cut(path: str, plan: Mapping[str, Any], row: int) -> list[Any]:
     """Return the mixture stages of a plan up to a row of the run."""
-    kept, start = [], 0
+    stages, start = [], 0
     for stage in plan["stages"]:
-        rows = get(where, stage, "rows", int)
-        within = min(row - start, rows)
-        if within > 0:
-            kept.append({**stage, "rows": within})
+        rows = get(path, stage, "rows", int)
+        rows_left = min(row - start, rows)
+        if rows_left > 0:
+            stages.append({**stage, "rows": rows_left})
         start += rows
     if not 0 <= row <= start:
-        raise DataError(f"{where}: row {row} is not within the {start} rows of the plan.")
-    return kept
+        raise DataError(f"{path}: row {row} is not within the {start} rows of the plan.")
+    return stages
 
 
 class Masks(NamedTuple):
@@ -153,14 +153,14 @@ class Takedowns:
     """The masked spans of stored rows, and the row of the run from which each counts.
 
     Args:
-        where: the plan, for messages.
+        path: the plan, for messages.
         edits: those of the plan.
         begins: source name -> number of its first row, counted over all sources.
         rows: source name -> rows.
     """
 
     def __init__(
-        self, where: str, edits: Sequence[Edit], begins: Mapping[str, int], rows: Mapping[str, int]
+        self, path: str, edits: Sequence[Edit], begins: Mapping[str, int], rows: Mapping[str, int]
     ) -> None:
         # Those of an added run come with its sources.
         self.edits = tuple(
@@ -168,12 +168,12 @@ class Takedowns:
             for edit in edits
             if edit.kind == "takedown" or (edit.kind == "source" and edit.fields.get("spans"))
         )
-        columns = [_spans(f"{where}: {edit.name}", edit, begins, rows) for edit in self.edits]
+        columns = [_spans(f"{path}: {edit.name}", edit, begins, rows) for edit in self.edits]
         spans = np.concatenate([np.zeros((6, 0), np.int64), *columns], axis=1)
         spans = spans[:, np.lexsort((spans[1], spans[2], spans[0]))]
         # A span that several edits name counts once, from the first of them on.
-        again = (spans[0, 1:] == spans[0, :-1]) & (spans[2, 1:] == spans[2, :-1])
-        spans = spans[:, np.concatenate([[True], ~again])[: spans.shape[1]]]
+        is_repeated = (spans[0, 1:] == spans[0, :-1]) & (spans[2, 1:] == spans[2, :-1])
+        spans = spans[:, np.concatenate([[True], ~is_repeated])[: spans.shape[1]]]
         self._row_numbers, self._from, self._firsts, self._counts, self._bytes, self.keys = spans
         self._all_keys = np.unique(self.keys)
 
@@ -196,8 +196,8 @@ class Takedowns:
         """Return the masked spans of rows, None if there are none.
 
         Args:
-            places: (M,) numbers of the rows, counted over all sources.
-            row indices: (M,) row indices of the run.
+            row_numbers: (M,) numbers of the rows, counted over all sources.
+            row_indices: (M,) row indices of the run.
         """
         if not len(self):
             return None
@@ -208,38 +208,38 @@ class Takedowns:
             return None
         skipped = np.cumsum(counts) - counts
         spans = np.arange(len(into)) - skipped[into] + lows[into]
-        counted = self._from[spans] <= row_indices[into]
-        into, spans = into[counted], spans[counted]
+        is_masked = self._from[spans] <= row_indices[into]
+        into, spans = into[is_masked], spans[is_masked]
         firsts = self._firsts[spans]
         return Masks(into, firsts, firsts + self._counts[spans], self._bytes[spans])
 
     def names(self, key: int, row_index: int) -> bool:
         """Return whether a document is masked at a row of the run."""
-        at = np.searchsorted(self._all_keys, key)
-        if at == len(self._all_keys) or self._all_keys[at] != key:
+        i = np.searchsorted(self._all_keys, key)
+        if i == len(self._all_keys) or self._all_keys[i] != key:
             return False
         return bool(self._from[self.keys == key].min() <= row_index)
 
 
 def _spans(
-    where: str, edit: Edit, begins: Mapping[str, int], rows: Mapping[str, int]
+    path: str, edit: Edit, begins: Mapping[str, int], rows: Mapping[str, int]
 ) -> NDArray[np.int64]:
     """Return the spans of an edit: row number, row of the run, first token, tokens, bytes, key."""
-    spans = get(where, edit.fields, "spans", dict)
-    columns = [get(where, spans, name, list) for name in SPAN_COLUMNS]
+    spans = get(path, edit.fields, "spans", dict)
+    columns = [get(path, spans, name, list) for name in SPAN_COLUMNS]
     if len({len(column) for column in columns}) != 1:
-        raise DataError(f"{where}: the columns of spans differ in length. Restore the file.")
+        raise DataError(f"{path}: the columns of spans differ in length. Restore the file.")
     sources = columns[0]
     unknown = sorted({str(name) for name in sources} - set(begins))
     if unknown:
-        raise DataError(f"{where}: the plan has no source {unknown[0]!r}.")
+        raise DataError(f"{path}: the plan has no source {unknown[0]!r}.")
     try:
         row, first, count, size, key = (np.array(column, np.int64) for column in columns[1:])
     except (ValueError, TypeError, OverflowError):
-        raise DataError(f"{where}: spans must hold whole numbers. Restore the file.") from None
+        raise DataError(f"{path}: spans must hold whole numbers. Restore the file.") from None
     limit = np.array([rows[name] for name in sources], np.int64)
     if ((row < 0) | (row >= limit) | (first < 0) | (count < 1)).any():
-        raise DataError(f"{where}: spans lie outside the rows of their source. Restore the file.")
+        raise DataError(f"{path}: spans lie outside the rows of their source. Restore the file.")
     row_numbers = np.array([begins[name] for name in sources], np.int64) + row
     return np.stack([row_numbers, np.full(len(row), edit.row, np.int64), first, count, size, key])
 

@@ -85,12 +85,12 @@ class RunFiles(Protocol):
     def where(self, name: str) -> str:
         """Return the name of a file for messages."""
 
-    def read(self, name: str, most: int | None = None) -> bytes:
+    def read(self, name: str, limit: int | None = None) -> bytes:
         """Return the content of a file.
 
         Raises:
             FileNotFoundError: there is no such file.
-            DataError: it is not a regular file, or larger than `most` bytes.
+            DataError: it is not a regular file, or larger than `limit` bytes.
         """
 
     def open(self, name: str) -> pa.NativeFile:
@@ -100,13 +100,13 @@ class RunFiles(Protocol):
             OSError: it can't be opened.
         """
 
-    def open_part(self, name: str, transfers: Transfers, *, again: bool) -> PartSource:
+    def open_part(self, name: str, transfers: Transfers, *, is_reread: bool) -> PartSource:
         """Open a part.
 
         Args:
             name: the part.
             transfers: where to count what is fetched.
-            again: the run reads it more than once.
+            is_reread: the run reads it more than once.
 
         Raises:
             OSError: it can't be opened.
@@ -142,20 +142,20 @@ class LocalFiles:
     def where(self, name: str) -> str:
         return str(self.run_dir / name)
 
-    def read(self, name: str, most: int | None = None) -> bytes:
+    def read(self, name: str, limit: int | None = None) -> bytes:
         """Return the content of a regular file: a device or a pipe would never end."""
         path = self.run_dir / name
         status = path.stat()
         if not stat.S_ISREG(status.st_mode):
             raise DataError(f"{path}: is not a regular file. Run the mix again.")
-        if most is not None and status.st_size > most:
-            raise DataError(f"{path}: {status.st_size:,} bytes, at most {most:,} are possible.")
+        if limit is not None and status.st_size > limit:
+            raise DataError(f"{path}: {status.st_size:,} bytes, at most {limit:,} are possible.")
         return path.read_bytes()
 
     def open(self, name: str) -> pa.NativeFile:
         return pa.OSFile(str(self.run_dir / name))
 
-    def open_part(self, name: str, transfers: Transfers, *, again: bool) -> PartSource:
+    def open_part(self, name: str, transfers: Transfers, *, is_reread: bool) -> PartSource:
         return LocalPart(self.open(name))
 
     def list(self, folder: str) -> list[str]:
@@ -166,16 +166,16 @@ class LocalFiles:
         return sorted(f"{folder}/{name}" for name in names)
 
 
-def inside(name: object, where: str) -> str:
-    """Return the name of a file that the plan or index `where` gives.
+def inside(name: object, path: str) -> str:
+    """Return the name of a file that the plan or index at `path` gives.
 
     Raises:
         DataError: the name would leave the run directory.
     """
     if not isinstance(name, str) or not name or "\0" in name or name.startswith("/"):
-        raise DataError(f"{where}: {name!r} is not a path within the run directory.")
+        raise DataError(f"{path}: {name!r} is not a path within the run directory.")
     if ".." in name.split("/"):
-        raise DataError(f"{where}: the path {name!r} leaves the run directory.")
+        raise DataError(f"{path}: the path {name!r} leaves the run directory.")
     return name
 
 
@@ -192,38 +192,36 @@ def digest_json(fields: object) -> str:
 def read_json(
     files: RunFiles,
     name: str,
-    known: int = FORMAT,
+    version: int = FORMAT,
     advice: str = "Run the mix again",
     digest: str | None = None,
 ) -> dict[str, Any]:
-    """Return the object in a JSON file of ours, of the format `known`.
+    """Return the object in a JSON file of ours, of the format `version`.
 
     Raises:
         UsageError: there is no such file.
         DataError: it is something else, or its digest differs.
     """
-    where = files.where(name)
+    path = files.where(name)
     try:
         content = files.read(name, MAX_JSON_BYTES)
-        require_digest(where, content, digest)
+        require_digest(path, content, digest)
         fields = json.loads(content)
     except FileNotFoundError:
         raise UsageError(
-            f"{where}: no such file. Give the directory of a run that has finished `mix`."
+            f"{path}: no such file. Give the directory of a run that has finished `mix`."
         ) from None
     except (ValueError, RecursionError) as error:
-        raise DataError(f"{where}: not JSON: {one_line(error)}. {advice}.") from None
-    if not isinstance(fields, dict) or fields.get("format") != known:
+        raise DataError(f"{path}: not JSON: {one_line(error)}. {advice}.") from None
+    if not isinstance(fields, dict) or fields.get("format") != version:
         actual = fields.get("format") if isinstance(fields, dict) else fields
-        if isinstance(actual, int) and actual > known:
+        if isinstance(actual, int) and actual > version:
             advice = "Update corpuskit"
-        raise DataError(f"{where}: format must be {known}, got {actual!r}. {advice}.")
+        raise DataError(f"{path}: format must be {version}, got {actual!r}. {advice}.")
     return fields
 
 
-def get(
-    where: str, fields: object, key: str, kind: type[T], advice: str = "Run the mix again"
-) -> T:
+def get(path: str, fields: object, key: str, kind: type[T], advice: str = "Run the mix again") -> T:
     """Return `fields[key]`, which must be of `kind`.
 
     Raises:
@@ -233,13 +231,13 @@ def get(
     # A JSON true is an int to Python.
     if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
         must = f"{key} must be {kind.__name__}, got {value!r}"
-        raise DataError(f"{where}: {must}. {advice}.")
+        raise DataError(f"{path}: {must}. {advice}.")
     if isinstance(value, int) and abs(value) >= MAX_NUMBER:
-        raise DataError(f"{where}: {key} is beyond {MAX_NUMBER}. {advice}.")
+        raise DataError(f"{path}: {key} is beyond {MAX_NUMBER}. {advice}.")
     return value
 
 
-def require_digest(where: str, content: bytes, digest: str | None) -> None:
+def require_digest(path: str, content: bytes, digest: str | None) -> None:
     """Refuse a file that is not the one of the plan; plans of older runs have no digest.
 
     Raises:
@@ -247,7 +245,7 @@ def require_digest(where: str, content: bytes, digest: str | None) -> None:
     """
     if digest is not None and digest_bytes(content) != digest:
         raise DataError(
-            f"{where}: is not the file that the plan was written with: its digest is"
+            f"{path}: is not the file that the plan was written with: its digest is"
             f" {digest_bytes(content)}, the plan says {digest}. Restore it, or run the mix again."
         )
 
@@ -278,7 +276,7 @@ def read_table(
     return parse_table(content, files.where(name), columns)
 
 
-def parse_table(content: bytes, where: str, columns: Sequence[str]) -> pa.Table:
+def parse_table(content: bytes, path: str, columns: Sequence[str]) -> pa.Table:
     """Return columns of a small Parquet file, from its content.
 
     Texts come as dictionaries: a repeated text costs 4 bytes a row.
@@ -293,21 +291,21 @@ def parse_table(content: bytes, where: str, columns: Sequence[str]) -> pa.Table:
         size = 64 * footer.num_rows + sum(group.total_byte_size for group in groups)
         if size > max(TABLE_BYTES, TABLE_EXPANSION * len(content)):
             raise DataError(
-                f"{where}: {len(content):,} bytes can't hold {size:,}. Run the mix again."
+                f"{path}: {len(content):,} bytes can't hold {size:,}. Run the mix again."
             )
         if missing := [name for name in columns if name not in file.schema_arrow.names]:
-            raise DataError(f"{where}: has no column {missing[0]!r}. Run the mix again.")
+            raise DataError(f"{path}: has no column {missing[0]!r}. Run the mix again.")
         table = file.read(columns=list(columns), use_threads=False)
         longest = _longest_texts(table)
     except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
-        raise _unreadable(where, error) from error
+        raise _unreadable(path, error) from error
     if longest > MAX_TEXT_BYTES:
-        raise DataError(f"{where}: has a text of {longest:,} bytes. Run the mix again.")
+        raise DataError(f"{path}: has a text of {longest:,} bytes. Run the mix again.")
     return table
 
 
-def _unreadable(where: str, error: Exception) -> DataError:
-    return DataError(f"{where}: can't be read: {one_line(error)}. Run the mix again.")
+def _unreadable(path: str, error: Exception) -> DataError:
+    return DataError(f"{path}: can't be read: {one_line(error)}. Run the mix again.")
 
 
 def _longest_texts(table: pa.Table) -> int:

@@ -75,7 +75,7 @@ class Remix(NamedTuple):
     weights: Mapping[str, int]
     windows: Mapping[str, tuple[int, int]]
 
-    def of(self, fields: Mapping[str, Any]) -> dict[str, Any]:
+    def apply(self, fields: Mapping[str, Any]) -> dict[str, Any]:
         """Return the fields of the plan that it makes of another."""
         sources = []
         for entry in fields["sources"]:
@@ -136,13 +136,13 @@ class PartIndex:
         number = len(self.source_rows)
         for run in added:
             parts = run.base.parts
-            stored = [source["name"] for source in run.base.fields["sources"]]
+            names = [source["name"] for source in run.base.fields["sources"]]
             for name in run.names:
-                at = np.flatnonzero(parts.sources == stored.index(name))
-                index.paths += [f"{run.prefix}{parts.paths[i]}" for i in at]
-                index.digests += [parts.digests[i] for i in at]
-                new = np.full(len(at), number), parts.rows[at], parts.first_rows[at]
-                for column, values in zip(columns, (*new, parts.sizes[at]), strict=True):
+                numbers = np.flatnonzero(parts.sources == names.index(name))
+                index.paths += [f"{run.prefix}{parts.paths[i]}" for i in numbers]
+                index.digests += [parts.digests[i] for i in numbers]
+                new = np.full(len(numbers), number), parts.rows[numbers], parts.first_rows[numbers]
+                for column, values in zip(columns, (*new, parts.sizes[numbers]), strict=True):
                     column.append(values)
                 number += 1
         index.sources, index.rows, index.first_rows, index.sizes = map(np.concatenate, columns)
@@ -151,8 +151,8 @@ class PartIndex:
 
     def chain_at(self, source: int, row: int) -> str:
         """Return a hash over the parts of a source up to the one that holds `row`."""
-        where = self.locate(np.array([source], np.int32), np.array([row], np.int64))
-        return self._chain[int(where.parts[0])]
+        location = self.locate(np.array([source], np.int32), np.array([row], np.int64))
+        return self._chain[int(location.parts[0])]
 
     @functools.cached_property
     def _chain(self) -> list[str]:
@@ -177,8 +177,8 @@ class PartIndex:
         """Return the part, row group and row in the group of each row of a source."""
         row_numbers = self.row_numbers(sources, rows)
         parts = np.searchsorted(self._begins, row_numbers, side="right") - 1
-        groups, within = np.divmod(row_numbers - self._begins[parts], ROWS_PER_GROUP)
-        return RowLocations(parts, groups, within)
+        groups, rows_in_group = np.divmod(row_numbers - self._begins[parts], ROWS_PER_GROUP)
+        return RowLocations(parts, groups, rows_in_group)
 
 
 @dataclass(frozen=True)
@@ -222,7 +222,7 @@ class MixPlan:
 class BasePlan(NamedTuple):
     """The plan in `mix/`, without edits: its fields, its hash, and the index of its parts."""
 
-    where: str
+    path: str
     fields: Mapping[str, Any]
     hash: str
     parts: PartIndex
@@ -299,10 +299,10 @@ def read_mix(
     if order_seed is not None or remix is not None:
         if edits:
             raise UsageError(
-                f"{base.where}: has {len(edits)} edits, which name rows of its own order. "
+                f"{base.path}: has {len(edits)} edits, which name rows of its own order. "
                 "Leave order_seed and remix out."
             )
-        fields = remix.of(base.fields) if remix else base.fields
+        fields = remix.apply(base.fields) if remix else base.fields
         if order_seed is not None:
             entries = [{**source, "shuffled": False} for source in fields["sources"]]
             fields = {**fields, "seed": order_seed, "sources": entries}
@@ -311,14 +311,14 @@ def read_mix(
 
 
 def _read_base(files: RunFiles, prefix: str = "") -> BasePlan:
-    where = files.where(f"{prefix}mix/plan.json")
+    path = files.where(f"{prefix}mix/plan.json")
     fields = read_json(files, f"{prefix}mix/plan.json", PLAN_FORMAT)
-    names = [get(where, entry, "name", str) for entry in get(where, fields, "sources", list)]
+    names = [get(path, entry, "name", str) for entry in get(path, fields, "sources", list)]
     if len(set(names)) != len(names):
-        raise DataError(f"{where}: source names must differ, got {names}. Run the mix again.")
+        raise DataError(f"{path}: source names must differ, got {names}. Run the mix again.")
     for key in ("lookups", "files"):  # read later, by names that are checked now
-        inside(fields.get(key), where)
-    index = prefix + inside(fields.get("index"), where)
+        inside(fields.get(key), path)
+    index = prefix + inside(fields.get("index"), path)
     try:
         content = files.read(index)
     except OSError as error:
@@ -327,13 +327,13 @@ def _read_base(files: RunFiles, prefix: str = "") -> BasePlan:
         ) from error
     table = parse_table(content, files.where(index), _INDEX_COLUMNS)
     parts = PartIndex(table, files.where(index), names)
-    given, expected = fields.get("plan_hash"), plan_hash(fields, digest_bytes(content))
-    if given != expected:
+    stored_hash, expected = fields.get("plan_hash"), plan_hash(fields, digest_bytes(content))
+    if stored_hash != expected:
         raise DataError(
-            f"{where}: plan_hash is {given!r}, but this plan and its index give {expected!r}."
+            f"{path}: plan_hash is {stored_hash!r}, but this plan and its index give {expected!r}."
             " One of them was changed by hand; run the mix again."
         )
-    return BasePlan(where, fields, expected, parts)
+    return BasePlan(path, fields, expected, parts)
 
 
 def edited(
@@ -351,55 +351,55 @@ def edited(
         UsageError: the plan takes a source more often than its `max_epochs`.
         DataError: the plan or an edit breaks the format.
     """
-    where, parts = base.where, base.parts
-    fields = apply_edits(where, base.fields, edits)
+    path, parts = base.path, base.parts
+    fields = apply_edits(path, base.fields, edits)
     added = [_added_run(files, edit, new) for edit in edits if edit.kind == "source"]
     if added:
         parts = parts.extended(added)
-    sources = tuple(_source(where, entry) for entry in get(where, fields, "sources", list))
+    sources = tuple(_source(path, entry) for entry in get(path, fields, "sources", list))
     names = [source.name for source in sources]
     order = RowOrder(
-        get(where, fields, "seed", int),
+        get(path, fields, "seed", int),
         sources,
-        tuple(_stage(where, entry, names) for entry in get(where, fields, "stages", list)),
+        tuple(_stage(path, entry, names) for entry in get(path, fields, "stages", list)),
     )
-    _check_rows(where, order, parts, fields["sources"])
-    _check_epochs(where, order, get(where, fields, "sources", list))
-    seq_len = _positive(where, fields, "seq_len")
-    dtype = _dtype(where, get(where, fields, "dtype", str))
+    _check_rows(path, order, parts, fields["sources"])
+    _check_epochs(path, order, get(path, fields, "sources", list))
+    seq_len = _positive(path, fields, "seq_len")
+    dtype = _dtype(path, get(path, fields, "dtype", str))
     if (seq_len + 1) * dtype.itemsize > MAX_ROW_BYTES:
-        raise DataError(f"{where}: rows of {seq_len} tokens are over {MAX_ROW_BYTES:,} bytes.")
-    begins = {name: parts.begin(k) for k, name in enumerate(names)}
+        raise DataError(f"{path}: rows of {seq_len} tokens are over {MAX_ROW_BYTES:,} bytes.")
+    first_rows = {name: parts.begin(k) for k, name in enumerate(names)}
     rows = {source.name: source.rows for source in sources}
     return MixPlan(
         files=files,
         hash=edits[-1].after if edits else base.hash,
         base=base,
-        name=get(where, fields, "name", str),
-        seed=get(where, fields, "seed", int),
+        name=get(path, fields, "name", str),
+        seed=get(path, fields, "seed", int),
         seq_len=seq_len,
         dtype=dtype,
-        tokenizer=get(where, fields, "tokenizer", dict),
+        tokenizer=get(path, fields, "tokenizer", dict),
         order=order,
-        skips=SkipSpans(_skips(where, get(where, fields, "skip", list)), order.num_rows),
+        skips=SkipSpans(_skips(path, get(path, fields, "skip", list)), order.num_rows),
         parts=parts,
         edits=tuple(edits),
-        takedowns=Takedowns(where, edits, begins, rows),
+        takedowns=Takedowns(path, edits, first_rows, rows),
         stored_names=tuple(entry.get("stored", entry["name"]) for entry in fields["sources"]),
         added=tuple(added),
     )
 
 
 def _added_run(files: RunFiles, edit: Edit, new: MixPlan | None) -> AddedRun:
-    where = files.where(edit.name)
-    run = get(where, edit.fields, "run", str)
-    prefix = inside(f"{FOLDER}/{run}", where) + "/"
+    path = files.where(edit.name)
+    run = get(path, edit.fields, "run", str)
+    prefix = inside(f"{FOLDER}/{run}", path) + "/"
     base = new.base if new and new.base.hash == run else _read_base(files, prefix)
     if base.hash != run:
-        raise DataError(f"{base.where}: is of plan {base.hash}, not of {run}. Restore {prefix}.")
+        raise DataError(f"{base.path}: is of plan {base.hash}, not of {run}. Restore {prefix}.")
     names = {entry["stored"]: entry["name"] for entry in edit.fields["sources"]}
-    first_ordinal = get(where, edit.fields, "first_ordinal", int)
-    return AddedRun(prefix, get(where, edit.fields, "from", str), base, names, first_ordinal)
+    first_ordinal = get(path, edit.fields, "first_ordinal", int)
+    return AddedRun(prefix, get(path, edit.fields, "from", str), base, names, first_ordinal)
 
 
 def without_rows(plan: MixPlan, skip: Sequence[tuple[int, int] | tuple[int, int, str]]) -> MixPlan:
@@ -413,74 +413,72 @@ def without_rows(plan: MixPlan, skip: Sequence[tuple[int, int] | tuple[int, int,
     Raises:
         UsageError: a span is not within the plan.
     """
-    own = []
+    spans = []
     for first, end, *plan_hash in skip:
         if not 0 <= first < end:
             raise UsageError(f"loader: skip must hold spans [first, end), got [{first}, {end}).")
-        known = plan.hashes.index(plan_hash[0]) if plan_hash and plan_hash[0] in plan.hashes else -1
-        since = plan.edits[known:] if known >= 0 else ()
-        own.append((first, min([end, *(edit.row for edit in since if edit.kind in REPLACING)])))
-    if not own:
+        at = plan.hashes.index(plan_hash[0]) if plan_hash and plan_hash[0] in plan.hashes else -1
+        later = plan.edits[at:] if at >= 0 else ()
+        spans.append((first, min([end, *(edit.row for edit in later if edit.kind in REPLACING)])))
+    if not spans:
         return plan
-    return replace(plan, skips=SkipSpans([*plan.skips.spans, *own], plan.order.num_rows))
+    return replace(plan, skips=SkipSpans([*plan.skips.spans, *spans], plan.order.num_rows))
 
 
-def _positive(where: str, fields: object, key: str) -> int:
-    value = get(where, fields, key, int)
+def _positive(path: str, fields: object, key: str) -> int:
+    value = get(path, fields, key, int)
     if value < 1:
-        raise DataError(f"{where}: {key} must be at least 1, got {value}. Run the mix again.")
+        raise DataError(f"{path}: {key} must be at least 1, got {value}. Run the mix again.")
     return value
 
 
-def _source(where: str, entry: Any) -> MixSource:
-    rows = get(where, entry, "rows", int)
+def _source(path: str, entry: Any) -> MixSource:
+    rows = get(path, entry, "rows", int)
     if rows < 0:
-        raise DataError(f"{where}: rows of a source must be at least 0, got {rows}.")
-    first = get(where, entry, "first", int) if "first" in entry else 0
-    name, shuffled = get(where, entry, "name", str), get(where, entry, "shuffled", bool)
+        raise DataError(f"{path}: rows of a source must be at least 0, got {rows}.")
+    first = get(path, entry, "first", int) if "first" in entry else 0
+    name, shuffled = get(path, entry, "name", str), get(path, entry, "shuffled", bool)
     return MixSource(name, rows, shuffled, first)
 
 
-def _stage(where: str, entry: object, names: Sequence[str]) -> MixStage:
-    name, rows = get(where, entry, "name", str), get(where, entry, "rows", int)
-    weights = get(where, entry, "weights", dict)
+def _stage(path: str, entry: object, names: Sequence[str]) -> MixStage:
+    name, rows = get(path, entry, "name", str), get(path, entry, "rows", int)
+    weights = get(path, entry, "weights", dict)
     for source, weight in weights.items():
         if source not in names:
-            raise DataError(f"{where}: stage {name!r} weighs {source!r}, which is not a source.")
+            raise DataError(f"{path}: stage {name!r} weighs {source!r}, which is not a source.")
         is_number = isinstance(weight, int) and not isinstance(weight, bool)
         if not is_number or not 0 <= weight < MAX_NUMBER:
             raise DataError(
-                f"{where}: stage {name!r}: weight of {source!r} must be an integer of at least 0,"
+                f"{path}: stage {name!r}: weight of {source!r} must be an integer of at least 0,"
                 f" got {weight!r}."
             )
     if rows < 0 or not any(weights.values()):
-        raise DataError(
-            f"{where}: stage {name!r} must have rows and a weight above 0, got {entry}."
-        )
+        raise DataError(f"{path}: stage {name!r} must have rows and a weight above 0, got {entry}.")
     return MixStage(name, rows, tuple(weights.get(name, 0) for name in names))
 
 
-def _skips(where: str, entries: list[object]) -> list[tuple[int, int]]:
+def _skips(path: str, entries: list[object]) -> list[tuple[int, int]]:
     spans = []
     for entry in entries:
         match entry:
             case [int(first), int(end)] if 0 <= first <= end:
                 spans.append((first, end))
             case _:
-                raise DataError(f"{where}: skip must hold pairs [first, end), got {entry!r}.")
+                raise DataError(f"{path}: skip must hold pairs [first, end), got {entry!r}.")
     return spans
 
 
-def _dtype(where: str, name: str) -> np.dtype[np.unsignedinteger]:
+def _dtype(path: str, name: str) -> np.dtype[np.unsignedinteger]:
     if name not in ("uint16", "uint32"):
-        raise DataError(f"{where}: dtype must be 'uint16' or 'uint32', got {name!r}.")
+        raise DataError(f"{path}: dtype must be 'uint16' or 'uint32', got {name!r}.")
     return np.dtype(name).newbyteorder("<")
 
 
-def _texts(table: pa.Table, name: str, where: str) -> list[str]:
+def _texts(table: pa.Table, name: str, path: str) -> list[str]:
     column = table[name]
     if not pa.types.is_dictionary(column.type) or column.null_count:
-        raise DataError(f"{where}: {name} must be texts without nulls. Run the mix again.")
+        raise DataError(f"{path}: {name} must be texts without nulls. Run the mix again.")
     # `to_pylist` of a dictionary takes a microsecond a value, and `cast` loads pyarrow.compute:
     # together more than everything else that a loader does before its first row.
     texts: list[str] = []
@@ -490,42 +488,42 @@ def _texts(table: pa.Table, name: str, where: str) -> list[str]:
     return texts
 
 
-def _int64(table: pa.Table, name: str, where: str) -> NDArray[np.int64]:
+def _int64(table: pa.Table, name: str, path: str) -> NDArray[np.int64]:
     column = table[name]
     if not pa.types.is_int64(column.type) or column.null_count:
-        raise DataError(f"{where}: {name} must be int64 without nulls. Run the mix again.")
+        raise DataError(f"{path}: {name} must be int64 without nulls. Run the mix again.")
     return np.asarray(column.to_numpy(), np.int64)
 
 
 def _check_rows(
-    where: str, order: RowOrder, parts: PartIndex, entries: Sequence[Mapping[str, Any]]
+    path: str, order: RowOrder, parts: PartIndex, entries: Sequence[Mapping[str, Any]]
 ) -> None:
     for k, (source, entry) in enumerate(zip(order.sources, entries, strict=True)):
-        left = parts.source_rows[k] - source.first - source.rows
-        if left and ("first" not in entry or left < 0 or source.first < 0):
+        excess = parts.source_rows[k] - source.first - source.rows
+        if excess and ("first" not in entry or excess < 0 or source.first < 0):
             raise DataError(
-                f"{where}: source {source.name!r} has {source.rows} rows, but its parts in the"
+                f"{path}: source {source.name!r} has {source.rows} rows, but its parts in the"
                 f" index hold {parts.source_rows[k]}. Run the mix again."
             )
 
 
-def _check_epochs(where: str, order: RowOrder, entries: Sequence[object]) -> None:
+def _check_epochs(path: str, order: RowOrder, entries: Sequence[object]) -> None:
     """Refuse a plan that takes a source more often than its cap allows."""
-    for source, entry, taken in zip(
+    for source, entry, num_taken in zip(
         order.sources, entries, order.taken(order.num_rows).tolist(), strict=True
     ):
-        given = entry.get("max_epochs") if isinstance(entry, dict) else None
-        if not isinstance(given, int | float) or not 0 < given <= MAX_EPOCHS:
+        cap = entry.get("max_epochs") if isinstance(entry, dict) else None
+        if not isinstance(cap, int | float) or not 0 < cap <= MAX_EPOCHS:
             raise DataError(
-                f"{where}: max_epochs of {source.name!r} must be above 0 and at most"
-                f" {MAX_EPOCHS:,}, got {given!r}."
+                f"{path}: max_epochs of {source.name!r} must be above 0 and at most"
+                f" {MAX_EPOCHS:,}, got {cap!r}."
             )
-        if taken and not source.rows:
-            raise UsageError(f"{where}: source {source.name!r} has a weight but no rows.")
+        if num_taken and not source.rows:
+            raise UsageError(f"{path}: source {source.name!r} has a weight but no rows.")
         # The decimal as written: 1.1 x 10 rows are 11, not 11.000000000000002.
-        if taken > Fraction(str(given)) * source.rows:
+        if num_taken > Fraction(str(cap)) * source.rows:
             raise UsageError(
-                f"{where}: the plan takes {taken} rows of source {source.name!r}, which has"
-                f" {source.rows}: {taken / source.rows:.2f} epochs, max_epochs is {given}."
+                f"{path}: the plan takes {num_taken} rows of source {source.name!r}, which has"
+                f" {source.rows}: {num_taken / source.rows:.2f} epochs, max_epochs is {cap}."
                 " Lower its weight, shorten the run, or raise max_epochs."
             )

@@ -47,8 +47,8 @@ def apportion(num_rows: int, weights: Sequence[int]) -> NDArray[np.int64]:
     counts = [(2 * num_rows * weight + total) // (2 * total) for weight in weights]
     excess = sum(counts) - num_rows
     for _ in range(excess):
-        given = (k for k in range(len(counts)) if counts[k])
-        counts[max(given, key=lambda k: ((2 * counts[k] - 1) * strides[k], k))] -= 1
+        giving = (k for k in range(len(counts)) if counts[k])
+        counts[max(giving, key=lambda k: ((2 * counts[k] - 1) * strides[k], k))] -= 1
     for _ in range(-excess):
         able = (k for k in range(len(counts)) if strides[k])
         counts[min(able, key=lambda k: ((2 * counts[k] + 1) * strides[k], k))] += 1
@@ -62,9 +62,9 @@ def turn(source: int, rank: int, weights: Sequence[int]) -> int:
     """
     before = 0
     for k, weight in enumerate(weights):
-        due, own = (2 * rank + 1) * weight, weights[source]
-        # How many j have 2j + 1 below due / own; a source that comes first also has the equal one.
-        before += (due // own + 1) // 2 if k < source else -(-due // own) // 2
+        # How many j have 2j + 1 below a / b; a source that comes first also has the equal one.
+        a, b = (2 * rank + 1) * weight, weights[source]
+        before += (a // b + 1) // 2 if k < source else -(-a // b) // 2
     return before
 
 
@@ -78,11 +78,11 @@ def in_turn(
         ranks: (M,) of each row within its source and stage, ascending within a source.
         weights: of the stage, one per source.
     """
-    due = (2.0 * ranks + 1.0) / np.array(weights, np.float64)[sources]
-    order = np.argsort(due, kind="stable")
+    midpoints = (2.0 * ranks + 1.0) / np.array(weights, np.float64)[sources]
+    order = np.argsort(midpoints, kind="stable")
     # A float is off by 2^-52 of itself at most; what is nearer together than that is compared
     # exactly. Ties go to the source that comes first.
-    sorted_due = due[order]
+    sorted_due = midpoints[order]
     close = np.diff(sorted_due) <= sorted_due[1:] * 2.0**-50
     edges = np.flatnonzero(np.diff(np.concatenate([[False], close, [False]]).astype(np.int8)))
     for first, last in edges.reshape(-1, 2).tolist():
@@ -271,14 +271,14 @@ class RowOrder:
         if not blocks:
             none = np.zeros(0, np.int64)
             return SourceRows(none.astype(np.int32), none, none)
-        which = np.searchsorted(np.array(present), numbers)
+        block_of = np.searchsorted(np.array(present), numbers)
         # Where each block's rows begin in the arrays below, less its first row index.
         lengths = [len(block.sources) for block in blocks]
-        begins = np.cumsum([0, *lengths[:-1]]) - np.array([block.start for block in blocks])
-        at = row_indices + begins[which]
-        sources = np.concatenate([block.sources for block in blocks])[at]
-        taken = np.concatenate([block.taken for block in blocks])[at]
-        epochs, rows = np.divmod(taken, self._sizes[sources])
+        firsts = np.cumsum([0, *lengths[:-1]]) - np.array([block.start for block in blocks])
+        positions = row_indices + firsts[block_of]
+        sources = np.concatenate([block.sources for block in blocks])[positions]
+        num_taken = np.concatenate([block.taken for block in blocks])[positions]
+        epochs, rows = np.divmod(num_taken, self._sizes[sources])
         self._permute_epochs(sources, epochs, rows)
         rows += self._firsts[sources]
         return SourceRows(sources, rows, epochs)
@@ -315,8 +315,8 @@ class RowOrder:
 
     def _block_numbers(self, row_indices: NDArray[np.int64]) -> NDArray[np.int64]:
         stages = np.searchsorted(self._starts, row_indices, side="right") - 1
-        within = row_indices - np.array(self._starts)[stages]
-        numbers: NDArray[np.int64] = within // BLOCK_ROWS
+        rows_in_stage = row_indices - np.array(self._starts)[stages]
+        numbers: NDArray[np.int64] = rows_in_stage // BLOCK_ROWS
         numbers += np.array(self._first_block)[stages]
         return numbers
 
@@ -341,26 +341,26 @@ class RowOrder:
         self, sources: NDArray[np.int32], epochs: NDArray[np.int64], rows: NDArray[np.int64]
     ) -> None:
         """Replace, in place, the rows of epochs that are not read as stored."""
-        where = np.flatnonzero((epochs > 0) | ~self._shuffled[sources])
-        if not where.size:
+        permuted = np.flatnonzero((epochs > 0) | ~self._shuffled[sources])
+        if not permuted.size:
             return
-        pairs = epochs[where] * len(self.sources) + sources[where]
-        distinct, which = np.unique(pairs, return_inverse=True)
-        of_pair = [divmod(pair, len(self.sources)) for pair in distinct.tolist()]
-        keys = np.stack([self._epoch_keys(source, epoch) for epoch, source in of_pair], axis=1)
-        shape = self._shapes[:, sources[where]]
-        rows[where] = _walk(rows[where].astype(np.uint64), shape, keys[:, which], _forward)
+        pairs = epochs[permuted] * len(self.sources) + sources[permuted]
+        distinct, pair_of = np.unique(pairs, return_inverse=True)
+        pairs_of = [divmod(pair, len(self.sources)) for pair in distinct.tolist()]
+        keys = np.stack([self._epoch_keys(source, epoch) for epoch, source in pairs_of], axis=1)
+        shape = self._shapes[:, sources[permuted]]
+        rows[permuted] = _walk(rows[permuted].astype(np.uint64), shape, keys[:, pair_of], _forward)
 
     def _rank_in_epoch(self, source: int, row: int, epoch: int) -> int:
         if epoch == 0 and self._shuffled[source]:
             return row
-        named = self.sources[source]
-        return int(unpermute(row, named.rows, self._seed, named.name, epoch)[0])
+        mix_source = self.sources[source]
+        return int(unpermute(row, mix_source.rows, self._seed, mix_source.name, epoch)[0])
 
     def _row_index(self, source: int, rank: int) -> int:
         stage = int(np.searchsorted(self._offsets[:, source], rank, side="right")) - 1
-        within = rank - int(self._offsets[stage, source])
-        return self._starts[stage] + turn(source, within, self.stages[stage].weights)
+        rank_in_stage = rank - int(self._offsets[stage, source])
+        return self._starts[stage] + turn(source, rank_in_stage, self.stages[stage].weights)
 
 
 class SkipSpans:

@@ -118,8 +118,8 @@ class OpenParts:
         """Name row groups the way errors do."""
         index = self._plan.parts
         source = self._plan.sources[int(index.sources[part])].name
-        which = f"row group {groups[0]}" + (f" to {groups[-1]}" if len(groups) > 1 else "")
-        return f"{self._plan.files.where(index.paths[part])}: {which}: source {source!r}"
+        groups_named = f"row group {groups[0]}" + (f" to {groups[-1]}" if len(groups) > 1 else "")
+        return f"{self._plan.files.where(index.paths[part])}: {groups_named}: source {source!r}"
 
     def read(self, part: int, groups: Sequence[int], columns: Sequence[str]) -> pa.Table:
         """Return columns of ascending row groups, every page verified.
@@ -127,8 +127,8 @@ class OpenParts:
         Raises:
             OSError, pa.ArrowException, ...: `READ_ERRORS`, without the place; read again.
         """
-        with self._lent(part, groups, columns) as opened:
-            table = opened.file.read_row_groups(
+        with self._lent(part, groups, columns) as open_part:
+            table = open_part.file.read_row_groups(
                 list(groups), columns=list(columns), use_threads=False
             )
             self._check_count(part, groups, table.num_rows)
@@ -155,32 +155,32 @@ class OpenParts:
             OSError, pa.ArrowException, ...: `READ_ERRORS`, without the place; read again.
         """
         segments = [name for name in columns if name != "tokens"]
-        with self._lent(part, groups, columns) as opened:
+        with self._lent(part, groups, columns) as open_part:
             if segments:
-                table = opened.file.read_row_groups(
+                table = open_part.file.read_row_groups(
                     list(groups), columns=segments, use_threads=False
                 )
                 self._check_count(part, groups, table.num_rows)
             if "tokens" in columns:
-                num_rows = self._read_tokens(opened, groups, pages, rows)
+                num_rows = self._read_tokens(open_part, groups, pages, rows)
                 self._check_count(part, groups, num_rows)
         if not segments:
             return _no_segments(num_rows, self._plan.seq_len)
         return self.segments_of(part, groups, table)
 
     def _read_tokens(
-        self, opened: _OpenPart, groups: Sequence[int], pages: TokenPages, rows: RowSink
+        self, open_part: _OpenPart, groups: Sequence[int], pages: TokenPages, rows: RowSink
     ) -> int:
         """Pass the tokens of row groups on; return how many rows they have."""
-        footer, num_rows = opened.file.metadata, 0
+        footer, num_rows = open_part.file.metadata, 0
         pages.begin()
         for number, group in enumerate(groups):
             chunk, into = footer.row_group(group), rows.destination(number)
             size = (chunk.num_rows, self._row_bytes)
-            tokens = pages.read(opened.source.file, chunk.column(0), *size, into)
+            tokens = pages.read(open_part.source.file, chunk.column(0), *size, into)
             if tokens is None:
-                by_arrow = opened.file.read_row_group(group, ["tokens"], use_threads=False)
-                self._check_count(opened.number, [group], by_arrow.num_rows)
+                by_arrow = open_part.file.read_row_group(group, ["tokens"], use_threads=False)
+                self._check_count(open_part.number, [group], by_arrow.num_rows)
                 tokens, into = self.tokens_of(by_arrow), None
             if into is None:
                 rows.put(number, tokens)
@@ -223,8 +223,8 @@ class OpenParts:
 
     def _check_count(self, part: int, groups: Sequence[int], num_rows: int) -> None:
         """Raise DataError, without the place, unless row groups gave as many rows as they must."""
-        left = int(self._plan.parts.rows[part]) - groups[-1] * ROWS_PER_GROUP
-        expected = (len(groups) - 1) * ROWS_PER_GROUP + min(ROWS_PER_GROUP, left)
+        rows_left = int(self._plan.parts.rows[part]) - groups[-1] * ROWS_PER_GROUP
+        expected = (len(groups) - 1) * ROWS_PER_GROUP + min(ROWS_PER_GROUP, rows_left)
         if num_rows != expected:
             raise DataError(f"{expected} rows were expected, {num_rows} came")
 
@@ -292,8 +292,9 @@ class OpenParts:
 
     def _open(self, number: int) -> _OpenPart:
         index = self._plan.parts
-        again = bool(self._is_read_again[index.sources[number]])
-        source = self._plan.files.open_part(index.paths[number], self.transfers, again=again)
+        is_reread = bool(self._is_read_again[index.sources[number]])
+        path = index.paths[number]
+        source = self._plan.files.open_part(path, self.transfers, is_reread=is_reread)
         try:
             size = source.file.size()
             if size != index.sizes[number]:
@@ -308,12 +309,12 @@ class OpenParts:
 
     def _check_groups(self, file: pq.ParquetFile, groups: Sequence[int]) -> None:
         """Raise DataError, without the place, if row groups claim more than their rows can hold."""
-        most = ROWS_PER_GROUP * (self._plan.seq_len + 1)
+        max_values = ROWS_PER_GROUP * (self._plan.seq_len + 1)
         for number in groups:
             group = file.metadata.row_group(number)
             values = max(group.column(leaf).num_values for leaf in range(group.num_columns))
             size = group.total_byte_size
-            if values > most or size > most * TOKEN_BYTES + GROUP_BYTES:
+            if values > max_values or size > max_values * TOKEN_BYTES + GROUP_BYTES:
                 raise DataError(f"its row group {number} claims {values} values in {size} bytes")
 
     def _check_footer(self, number: int, file: pq.ParquetFile) -> None:
@@ -367,10 +368,10 @@ def _segments(table: pa.Table, seq_len: int) -> SegmentColumns | None:
         return _no_segments(table.num_rows, seq_len)
     bounds = lists[0].offsets.to_numpy()
     first, last = bounds[:-1], bounds[1:] - 1
-    if (last < first).any() or any(other.offsets != lists[0].offsets for other in lists[1:]):
+    if (last < first).any() or any(column.offsets != lists[0].offsets for column in lists[1:]):
         return None
     try:
-        columns = dict(zip(names, (each.values.to_numpy() for each in lists), strict=True))
+        columns = dict(zip(names, (column.values.to_numpy() for column in lists), strict=True))
     except pa.ArrowException:  # a null
         return None
     segments = _no_segments(table.num_rows, seq_len)
@@ -401,8 +402,8 @@ def _no_segments(num_rows: int, seq_len: int) -> SegmentColumns:
 
 
 def _values(column: pa.FixedSizeBinaryArray, width: int) -> NDArray[np.uint8]:
-    at = column.offset * width
-    values = np.frombuffer(column.buffers()[1], np.uint8)[at : at + len(column) * width]
+    offset = column.offset * width
+    values = np.frombuffer(column.buffers()[1], np.uint8)[offset : offset + len(column) * width]
     return values.reshape(len(column), width)
 
 
@@ -509,14 +510,14 @@ class FoldedCrc:
         """Add bytes, (n,) contiguous; the first ones must be four at least, as in a page."""
         first, size = 0, len(values)
         while first < size:
-            begin, end, oldest, near = self._stretches[self._turn]
+            begin, end, oldest, recent = self._stretches[self._turn]
             num = min(end - self._at, size - first)
             if num < end - begin:
-                some = slice(self._at - begin, self._at - begin + num)
-                oldest, near = oldest[some], near[some]
+                window = slice(self._at - begin, self._at - begin + num)
+                oldest, recent = oldest[window], recent[window]
             new = values[first : first + num]
             if self._is_full:
-                np.bitwise_xor(near, oldest, out=near)
+                np.bitwise_xor(recent, oldest, out=recent)
                 np.bitwise_xor(oldest, new, out=oldest)
             else:
                 oldest[:] = new

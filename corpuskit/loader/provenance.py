@@ -161,9 +161,9 @@ class Provenance:
         names = [source.name for source in self._plan.sources]
         stretches: dict[tuple[int, int], tuple[int, int, int]] = {}
         for source, key, row, first, count in self.lookups.stretches_of(keys):
-            at = (names.index(source), row)
-            old = stretches.get(at, (first, first + count - 1, key))
-            stretches[at] = (min(first, old[0]), max(first + count - 1, old[1]), key)
+            place = (names.index(source), row)
+            old = stretches.get(place, (first, first + count - 1, key))
+            stretches[place] = (min(first, old[0]), max(first + count - 1, old[1]), key)
         if not stretches:
             raise UsageError(
                 f"occurrences: no packed row holds document {document!r}."
@@ -200,14 +200,14 @@ class Provenance:
             ends = [*starts[1:], self._plan.seq_len + 1]
             shift = self._shifts[names_of.index(source)]
             keys = [key + shift for key in keys]
-            stored = list(zip(starts, ends, keys, strict=True))
-            if (first, first + count, key) not in stored:
+            in_row = list(zip(starts, ends, keys, strict=True))
+            if (first, first + count, key) not in in_row:
                 raise DataError(
                     f"{self.lookups.where}: its files say that document key {key} has {count}"
                     f" tokens from {first} on of row {row} of source {source!r}, and the row says"
                     " otherwise. Run the mix again."
                 )
-            text_bytes.append(sizes[stored.index((first, first + count, key))])
+            text_bytes.append(sizes[in_row.index((first, first + count, key))])
         return text_bytes
 
     def _segments(self, sources: NDArray[np.int32], rows: NDArray[np.int64]) -> list[list[Segment]]:
@@ -230,17 +230,18 @@ class Provenance:
         self, sources: NDArray[np.int32], rows: NDArray[np.int64], columns: Sequence[str]
     ) -> list[tuple[list[int], ...]]:
         """Return the values of side columns of each row; each row group is read once."""
-        at = self._plan.parts.locate(sources, rows)
+        located = self._plan.parts.locate(sources, rows)
         parts = OpenParts(self._plan, max_open=1)
         values: list[tuple[list[int], ...]] = [()] * len(rows)
         by_group: dict[tuple[int, int], list[int]] = {}
-        for i, part_and_group in enumerate(zip(at.parts.tolist(), at.groups.tolist(), strict=True)):
+        groups = zip(located.parts.tolist(), located.groups.tolist(), strict=True)
+        for i, part_and_group in enumerate(groups):
             by_group.setdefault(part_and_group, []).append(i)
         try:
             for (part, group), numbers in sorted(by_group.items()):
                 table = self._read(parts, part, group, columns)
                 for i in numbers:
-                    row = int(at.rows[i])
+                    row = int(located.rows[i])
                     values[i] = tuple(column[row].as_py() for column in table.columns)
         finally:
             parts.close()
@@ -325,15 +326,15 @@ class ExchangeRun:
             facts = json.loads((self._file.schema.metadata or {})[b"corpuskit"])
             self._firsts = [int(first) for first in facts["first"]]
             self._checksums = facts.get("crc32", ())
-            known = facts["format"] == FORMAT and len(self._firsts) <= self._file.num_record_batches
+            valid = facts["format"] == FORMAT and len(self._firsts) <= self._file.num_record_batches
         except (OSError, pa.ArrowException, KeyError, TypeError, ValueError) as error:
             missing = isinstance(error, FileNotFoundError)
-            what = "missing: the folder work/ of a run is needed to find documents"
+            reason = "missing: the folder work/ of a run is needed to find documents"
             raise DataError(
-                f"{path}: {what if missing else f'not a shuffle file: {error!r}'}."
+                f"{path}: {reason if missing else f'not a shuffle file: {error!r}'}."
                 f" {'Restore it, or run' if missing else 'Run'} the mix again."
             ) from error
-        if not known:
+        if not valid:
             raise DataError(f"{path}: not a shuffle file of format {FORMAT}. Update corpuskit.")
 
     def among(self, values: NDArray[np.generic]) -> Iterator[pa.RecordBatch]:
@@ -345,9 +346,9 @@ class ExchangeRun:
         for number in np.flatnonzero(highs > lows).tolist():
             batch = self._batch(number)
             column = batch.column(0).to_numpy()
-            some = values[lows[number] : highs[number]]
-            at = np.minimum(np.searchsorted(some, column), len(some) - 1)
-            matches = some[at] == column
+            window = values[lows[number] : highs[number]]
+            nearest = np.minimum(np.searchsorted(window, column), len(window) - 1)
+            matches = window[nearest] == column
             if matches.any():
                 yield batch.filter(pa.array(matches))
 
@@ -368,9 +369,9 @@ class Lookups:
     """The lookups of a plan and of the runs whose sources its edits added."""
 
     def __init__(self, plan: MixPlan) -> None:
-        own = _RunLookups(plan.files, plan.base.fields)
-        self._runs = [own, *(_RunLookups(plan.files, a.base.fields, a) for a in plan.added)]
-        self.where = own.where
+        lookups = _RunLookups(plan.files, plan.base.fields)
+        self._runs = [lookups, *(_RunLookups(plan.files, a.base.fields, a) for a in plan.added)]
+        self.where = lookups.where
 
     def stretches_of(self, keys: set[int]) -> list[tuple[str, int, int, int, int]]:
         """Return (source, key, row, first token, number of tokens) of all spans of documents."""
@@ -379,8 +380,8 @@ class Lookups:
     def keys_of(self, documents: Iterable[str]) -> dict[str, set[int]]:
         """Return the keys of the documents with each id: one, unless the user's ids repeat."""
         names = list(documents)
-        found = [run.keys_of(names) for run in self._runs]
-        return {name: set().union(*(keys[name] for keys in found)) for name in names}
+        by_run = [run.keys_of(names) for run in self._runs]
+        return {name: set().union(*(keys[name] for keys in by_run)) for name in names}
 
     def ids(self, keys: NDArray[np.int64]) -> dict[int, str]:
         """Return the ids of documents, by key; unknown keys are left out."""
@@ -394,7 +395,7 @@ class Lookups:
     @functools.cached_property
     def origins(self) -> dict[int, str]:
         """The path of every input file by its ordinal."""
-        return {at: path for run in self._runs for at, path in run.origins().items()}
+        return {ordinal: path for run in self._runs for ordinal, path in run.origins().items()}
 
 
 class _RunLookups:
@@ -467,8 +468,8 @@ class _RunLookups:
         if keys.size:
             for _, run in self._runs("ids", int(keys[0]), int(keys[-1])):
                 for batch in run.among(keys):
-                    known, names = (column.to_pylist() for column in batch.columns[:2])
-                    ids.update(zip((key + self._shift for key in known), names, strict=True))
+                    keys_read, names = (column.to_pylist() for column in batch.columns[:2])
+                    ids.update(zip((key + self._shift for key in keys_read), names, strict=True))
         return ids
 
     def _runs(self, role: str, first: int, last: int) -> Iterator[tuple[str, ExchangeRun]]:
@@ -477,8 +478,8 @@ class _RunLookups:
             source = entry["source"]
             if source and self._names is not None:
                 source = self._names.get(source)  # None: it was not added
-            within = entry["first"] <= last and first <= entry["last"]
-            if source is not None and entry["role"] == role and within:
+            overlaps = entry["first"] <= last and first <= entry["last"]
+            if source is not None and entry["role"] == role and overlaps:
                 name = self._prefix + inside(entry["path"], self.where)
                 yield source, ExchangeRun(self._files, name)
 
@@ -494,8 +495,8 @@ class _RunLookups:
     def origins(self) -> dict[int, str]:
         """Return the path of every input file by its ordinal."""
         fields = read_json(self._files, self._origins, digest=self._digests.get("files"))
-        where = self._files.where(self._origins)
+        path = self._files.where(self._origins)
         return {
-            get(where, entry, "ordinal", int) + self._first_ordinal: get(where, entry, "path", str)
-            for entry in get(where, fields, "files", list)
+            get(path, entry, "ordinal", int) + self._first_ordinal: get(path, entry, "path", str)
+            for entry in get(path, fields, "files", list)
         }

@@ -58,7 +58,7 @@ class Segments:
         self._starts = np.empty(4 * num_rows, np.int32)
         self._size = 0
 
-    def put(
+    def add(
         self, rows: NDArray[np.int64], starts: NDArray[np.int32], counts: NDArray[np.int32]
     ) -> None:
         """Add rows; `starts` holds the first tokens of one row after the other."""
@@ -70,18 +70,18 @@ class Segments:
         self.counts[rows] = counts
         self._size = end
 
-    def of(self, rows: slice) -> NDArray[np.int32]:
+    def starts_of(self, rows: slice) -> NDArray[np.int32]:
         """Return the first tokens of some rows, one row after the other."""
         if not self._size:
             return self._starts[:0]
         return self._starts[ranges(self._begins[rows], self.counts[rows])]
 
 
-def ranges(begins: NDArray[np.integer], sizes: NDArray[np.integer]) -> NDArray[np.int64]:
+def ranges(firsts: NDArray[np.integer], sizes: NDArray[np.integer]) -> NDArray[np.int64]:
     """Return the numbers in some ranges, one range after the other."""
     ends = np.cumsum(sizes)
     total = int(ends[-1]) if len(ends) else 0
-    numbers: NDArray[np.int64] = np.repeat(begins - ends + sizes, sizes) + np.arange(total)
+    numbers: NDArray[np.int64] = np.repeat(firsts - ends + sizes, sizes) + np.arange(total)
     return numbers
 
 
@@ -94,7 +94,7 @@ class Window:
         num_steps: how many it has.
         row_indices: (M,) the run's row index of each row.
         rows: source, row and epoch of each.
-        stored: (M, L + 1) tokens; (M, 0) where they are not read.
+        tokens: (M, L + 1) tokens; (M, 0) where they are not read.
         segments: the first token of each segment.
         pads: (M,) first token of the padded tail.
         text_bytes: (M,) bytes of text.
@@ -107,7 +107,7 @@ class Window:
     num_steps: int
     row_indices: NDArray[np.int64]
     rows: SourceRows
-    stored: NDArray[np.unsignedinteger]
+    tokens: NDArray[np.unsignedinteger]
     segments: Segments
     pads: NDArray[np.int32]
     text_bytes: NDArray[np.int64]
@@ -125,9 +125,9 @@ class Window:
         """The step after its last."""
         return self.first_step + self.num_steps
 
-    def num_ready(self, step: int, most: int) -> int:
-        """Return how many steps from `step` on are complete, up to `most`."""
-        waits = self.missing[step - self.first_step :][:most] > 0
+    def num_ready(self, step: int, limit: int) -> int:
+        """Return how many steps from `step` on are complete, up to `limit`."""
+        waits = self.missing[step - self.first_step :][:limit] > 0
         return int(waits.argmax()) if waits.any() else len(waits)
 
 
@@ -153,7 +153,7 @@ class Read:
         if end - first < ROWS_PER_GROUP or self.breaks[first] != self.breaks[end - 1]:
             return None
         into = int(self.into[first])
-        return self.window.stored[into : into + ROWS_PER_GROUP].view(np.uint8)
+        return self.window.tokens[into : into + ROWS_PER_GROUP].view(np.uint8)
 
     def put(self, number: int, tokens: NDArray[np.uint8]) -> None:
         """Copy the rows that are taken from one of the row groups into the window.
@@ -165,12 +165,12 @@ class Read:
         first, end = self.cuts[number], self.cuts[number + 1]
         # As one opaque item per row: NumPy then copies a row with one memcpy.
         row = np.dtype((np.void, tokens.shape[1]))
-        stored, rows = self.window.stored.view(row)[:, 0], tokens.view(row)[:, 0]
+        tokens_of, rows = self.window.tokens.view(row)[:, 0], tokens.view(row)[:, 0]
         if self.breaks[first] == self.breaks[end - 1]:
-            into, taken = int(self.into[first]), int(self.taken[first]) % ROWS_PER_GROUP
-            stored[into : into + end - first] = rows[taken : taken + end - first]
+            target, source = int(self.into[first]), int(self.taken[first]) % ROWS_PER_GROUP
+            tokens_of[target : target + end - first] = rows[source : source + end - first]
         else:
-            stored[self.into[first:end]] = rows[self.taken[first:end] % ROWS_PER_GROUP]
+            tokens_of[self.into[first:end]] = rows[self.taken[first:end] % ROWS_PER_GROUP]
 
     @functools.cached_property
     def cuts(self) -> list[int]:
@@ -182,17 +182,15 @@ class Read:
     @functools.cached_property
     def breaks(self) -> list[int]:
         """For each row, how many breaks in contiguity come before it, in the part or the window."""
-        taken, into = self.taken, self.into
-        steps = (taken[1:] != taken[:-1] + 1) | (into[1:] != into[:-1] + 1)
+        rows, targets = self.taken, self.into
+        steps = (rows[1:] != rows[:-1] + 1) | (targets[1:] != targets[:-1] + 1)
         return [0, *np.cumsum(steps).tolist()]
 
     def retries(self) -> list[Read]:
         """Return second reads of the same rows, one for each row group."""
-        numbers, within = np.divmod(self.taken, ROWS_PER_GROUP)
+        numbers, rows = np.divmod(self.taken, ROWS_PER_GROUP)
         return [
-            Read(
-                self.window, self.part, [group], within[numbers == i], self.into[numbers == i], True
-            )
+            Read(self.window, self.part, [group], rows[numbers == i], self.into[numbers == i], True)
             for i, group in enumerate(self.groups)
         ]
 
@@ -224,15 +222,15 @@ class Planner:
     def window(self, first_step: int) -> Window:
         """Return the window that begins with a step, with no rows in it yet."""
         schedule = self._schedule
-        most = max(1, self._most_rows // schedule.rank_rows(first_step))
+        max_steps = max(1, self._most_rows // schedule.rank_rows(first_step))
         end = min(self.end_step, schedule.batch.section_end(first_step) or self.end_step)
         step_rows = schedule.batch.at(first_step)
-        short = max(1, self._window_rows // step_rows)
-        num_steps = min(end - first_step, short, most)
+        num_planned = max(1, self._window_rows // step_rows)
+        num_steps = min(end - first_step, num_planned, max_steps)
         window = self._lay_out(first_step, num_steps)
-        longer = min(most, end - first_step)
-        if longer > num_steps and self._gains(window, longer):
-            window = self._lay_out(first_step, longer)
+        num_longer = min(max_steps, end - first_step)
+        if num_longer > num_steps and self._gains(window, num_longer):
+            window = self._lay_out(first_step, num_longer)
         return window
 
     def reads(self, window: Window) -> list[Read]:
@@ -243,18 +241,18 @@ class Planner:
         if not self._columns:
             return []
         place = self._plan.parts.locate(window.rows.sources, window.rows.rows)
-        most = int(place.groups.max()) + 1
-        keys, numbers = np.unique(place.parts * most + place.groups, return_inverse=True)
-        parts, groups = np.divmod(keys, most)
+        num_groups = int(place.groups.max()) + 1
+        keys, numbers = np.unique(place.parts * num_groups + place.groups, return_inverse=True)
+        parts, groups = np.divmod(keys, num_groups)
         rank = np.arange(len(keys)) - np.searchsorted(parts, parts)  # among the groups of its part
         bundles = np.cumsum(rank % self._read_groups == 0) - 1
         firsts = np.searchsorted(bundles, np.arange(bundles[-1] + 1))
-        of_row = bundles[numbers]
-        taken = (numbers - firsts[of_row]) * ROWS_PER_GROUP + place.rows
-        order = np.lexsort((taken, of_row))
-        edges = np.searchsorted(of_row[order], np.arange(1, len(firsts)))
+        bundle_of = bundles[numbers]
+        rows_in_read = (numbers - firsts[bundle_of]) * ROWS_PER_GROUP + place.rows
+        order = np.lexsort((rows_in_read, bundle_of))
+        edges = np.searchsorted(bundle_of[order], np.arange(1, len(firsts)))
         reads = [
-            Read(window, int(parts[first]), groups[first:end].tolist(), taken[into], into)
+            Read(window, int(parts[first]), groups[first:end].tolist(), rows_in_read[into], into)
             for first, end, into in zip(
                 firsts, [*firsts[1:], len(keys)], np.split(order, edges), strict=True
             )
@@ -268,16 +266,16 @@ class Planner:
             UsageError: its limit is too low for that.
         """
         sizes = self._plan.parts.sizes // -(-self._plan.parts.rows // ROWS_PER_GROUP)  # of a group
-        needed: list[int] = []
+        sizes_needed: list[int] = []
         for _ in range(2):
             if first_step >= self.end_step:
                 break
             window = self.window(first_step)
             place = self._plan.parts.locate(window.rows.sources, window.rows.rows)
             parts = np.unique(np.stack([place.parts, place.groups]), axis=1)[0]
-            needed += sizes[parts].tolist()
+            sizes_needed += sizes[parts].tolist()
             first_step = window.end_step
-        cache.reserve(needed)
+        cache.reserve(sizes_needed)
 
     def _lay_out(self, first_step: int, num_steps: int) -> Window:
         consumed = self._schedule.rows(first_step, num_steps)
@@ -292,7 +290,7 @@ class Planner:
             num_steps=num_steps,
             row_indices=row_indices,
             rows=rows,
-            stored=self._pool.take((num_rows, width), self._plan.dtype),
+            tokens=self._pool.take((num_rows, width), self._plan.dtype),
             segments=Segments(num_rows),
             pads=np.empty(num_rows, np.int32),
             text_bytes=np.empty(num_rows, np.int64),
@@ -307,8 +305,8 @@ class Planner:
         """
         sources = window.rows.sources[self._plan.order.is_permuted(window.rows)]
         counts = np.bincount(sources, minlength=len(self._plan.sources))
-        stored = np.maximum(1, self._plan.parts.source_rows)
-        return bool((ROWS_PER_GROUP * counts * num_steps >= 2 * window.num_steps * stored).any())
+        totals = np.maximum(1, self._plan.parts.source_rows)
+        return bool((ROWS_PER_GROUP * counts * num_steps >= 2 * window.num_steps * totals).any())
 
 
 _JOIN_SECONDS = 5.0  # a read takes milliseconds, or hangs
@@ -527,8 +525,8 @@ class WindowReader:
         return True
 
     def _can_plan(self) -> bool:
-        more = self._planned_step < self._planner.end_step
-        return more and len(self._windows) < 2 and not self._is_planning
+        has_more = self._planned_step < self._planner.end_step
+        return has_more and len(self._windows) < 2 and not self._is_planning
 
     def _plan_window(self) -> None:
         window = self._planner.window(self._planned_step)
@@ -578,13 +576,13 @@ class WindowReader:
                 read.put(0, parts.tokens_of(table))
         else:
             segments = parts.read_rows(read.part, read.groups, self._columns, pages, read)
-        taken, into = read.taken, read.into
-        window.pads[into] = segments.pads[taken]
-        window.text_bytes[into] = segments.text_bytes[taken]
+        rows, into = read.taken, read.into
+        window.pads[into] = segments.pads[rows]
+        window.text_bytes[into] = segments.text_bytes[rows]
         if not len(segments.starts):
             return len(segments.pads)
-        begins, counts = segments.bounds[:-1][taken], np.diff(segments.bounds)[taken]
-        starts = segments.starts[ranges(begins, counts)]
+        firsts, counts = segments.bounds[:-1][rows], np.diff(segments.bounds)[rows]
+        starts = segments.starts[ranges(firsts, counts)]
         with self._work:
-            window.segments.put(into, starts, counts)
+            window.segments.add(into, starts, counts)
         return len(segments.pads)

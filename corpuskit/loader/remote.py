@@ -74,7 +74,7 @@ class RangeFile:
     ) -> None:
         self.size_bytes = tail.size_bytes
         self.closed = False
-        self._fetch, self._when_closed, self._at = fetch, when_closed, 0
+        self._fetch, self._when_closed, self._position = fetch, when_closed, 0
         self._tail = (tail.size_bytes - len(tail.content), tail.content)
         self._begins: list[int] = []
         self._contents: list[memoryview] = []
@@ -86,9 +86,9 @@ class RangeFile:
 
     def add(self, span: Span, content: memoryview) -> None:
         """Hold a span in memory until `clear`."""
-        at = bisect.bisect_right(self._begins, span.begin)
-        self._begins.insert(at, span.begin)
-        self._contents.insert(at, content)
+        i = bisect.bisect_right(self._begins, span.begin)
+        self._begins.insert(i, span.begin)
+        self._contents.insert(i, content)
 
     def has(self, span: Span) -> bool:
         """Return whether a span is in memory."""
@@ -100,11 +100,11 @@ class RangeFile:
         return self._fetch(span) if content is None else content
 
     def _find(self, span: Span) -> memoryview | None:
-        at = bisect.bisect_right(self._begins, span.begin) - 1
-        if at < 0:
+        i = bisect.bisect_right(self._begins, span.begin) - 1
+        if i < 0:
             return None
-        begin = span.begin - self._begins[at]
-        content = self._contents[at][begin : begin + span.end - span.begin]
+        begin = span.begin - self._begins[i]
+        content = self._contents[i][begin : begin + span.end - span.begin]
         return content if len(content) == span.end - span.begin else None
 
     def readable(self) -> bool:
@@ -114,12 +114,12 @@ class RangeFile:
         return True
 
     def tell(self) -> int:
-        return self._at
+        return self._position
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        start = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self.size_bytes}[whence]
-        self._at = start + offset
-        return self._at
+        start = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self.size_bytes}[whence]
+        self._position = start + offset
+        return self._position
 
     def read(self, size: int = -1) -> bytes:
         """Return the next bytes."""
@@ -140,9 +140,9 @@ class RangeFile:
         self.clear()
 
     def _next(self, size: int) -> memoryview:
-        end = self.size_bytes if size < 0 else min(self.size_bytes, self._at + size)
-        span = Span(self._at, max(self._at, end))
-        self._at = span.end
+        end = self.size_bytes if size < 0 else min(self.size_bytes, self._position + size)
+        span = Span(self._position, max(self._position, end))
+        self._position = span.end
         return self.content(span) if span.begin < span.end else memoryview(b"")
 
 
@@ -181,17 +181,17 @@ def spans_of(
     return [group_span]
 
 
-def joined(spans: Sequence[Span]) -> list[Span]:
+def merge_spans(spans: Sequence[Span]) -> list[Span]:
     """Return ranges that cover spans; spans close to each other share a range."""
-    joined: list[Span] = []
+    ranges: list[Span] = []
     for span in sorted(spans):
-        last = joined[-1] if joined else None
+        last = ranges[-1] if ranges else None
         is_near = last is not None and span.begin - last.end <= GAP_BYTES
         if last and is_near and span.end - last.begin <= MOST_BYTES:
-            joined[-1] = Span(last.begin, max(last.end, span.end))
+            ranges[-1] = Span(last.begin, max(last.end, span.end))
         else:
-            joined.append(span)
-    return joined
+            ranges.append(span)
+    return ranges
 
 
 class RemoteFiles:
@@ -222,9 +222,9 @@ class RemoteFiles:
     def where(self, name: str) -> str:
         return self._store.where(name)
 
-    def read(self, name: str, most: int | None = None) -> bytes:
+    def read(self, name: str, limit: int | None = None) -> bytes:
         try:
-            content_and_entry = self._bucket.read(self._key(name), most)
+            content_and_entry = self._bucket.read(self._key(name), limit)
         except OSError as error:
             if error.errno != errno.EFBIG:
                 raise
@@ -247,9 +247,9 @@ class RemoteFiles:
             if entry.key.startswith(start) and entry.key != start
         )
 
-    def open_part(self, name: str, transfers: Transfers, *, again: bool) -> RemotePart:
+    def open_part(self, name: str, transfers: Transfers, *, is_reread: bool) -> RemotePart:
         """Open a part: one request, or none if its footer is still held."""
-        return RemotePart(self, name, self._tail(name, transfers), transfers, again=again)
+        return RemotePart(self, name, self._tail(name, transfers), transfers, is_reread=is_reread)
 
     def fetch(self, name: str, span: Span, tag: str, transfers: Transfers) -> memoryview:
         """Return a range of a part that must still have this tag."""
@@ -294,9 +294,9 @@ class RemoteFiles:
     def _keep(self, name: str, tail: Tail) -> None:
         with self._lock:
             self._tails[name] = tail
-            held = sum(len(held_tail.content) for held_tail in self._tails.values())
-            while held > KEPT_TAIL_BYTES and len(self._tails) > 1:
-                held -= len(self._tails.popitem(last=False)[1].content)
+            num_bytes = sum(len(held_tail.content) for held_tail in self._tails.values())
+            while num_bytes > KEPT_TAIL_BYTES and len(self._tails) > 1:
+                num_bytes -= len(self._tails.popitem(last=False)[1].content)
 
     def _fetch_tail(self, name: str, transfers: Transfers) -> Tail:
         key = self._key(name)
@@ -311,10 +311,10 @@ class RemoteFiles:
         transfers.add(fetched_bytes=len(content), requests=1)
         size, tag = entry.size_bytes, entry.tag
         with self._lock:
-            known = self._tags.get(name, tag)
-        if tag != known:
+            first_tag = self._tags.get(name, tag)
+        if tag != first_tag:
             raise DataError(
-                f"it was replaced since rows of it were read: its ETag is {tag}, it was {known}"
+                f"it was replaced since rows of it were read: its ETag is {tag}, it was {first_tag}"
             )
         # A Parquet file ends with the length of its footer, and "PAR1".
         begin = size - 8 - int.from_bytes(content[-8:-4], "little")
@@ -329,12 +329,12 @@ class RemotePart:
     """An open part of a run in object storage; see `PartSource`."""
 
     def __init__(
-        self, files: RemoteFiles, name: str, tail: Tail, transfers: Transfers, *, again: bool
+        self, files: RemoteFiles, name: str, tail: Tail, transfers: Transfers, *, is_reread: bool
     ) -> None:
         self._files, self._name, self._tag = files, name, tail.tag
-        self._transfers, self._again = transfers, again
+        self._transfers, self._is_reread = transfers, is_reread
         self._is_sound = False
-        self._ranges = RangeFile(tail, self._fetch, self._closed)
+        self._ranges = RangeFile(tail, self._fetch, self._on_close)
         self.file = pa.PythonFile(self._ranges, mode="r")
 
     @contextlib.contextmanager
@@ -351,8 +351,8 @@ class RemotePart:
                 self._request(self._side(footer, groups, columns, hits))
             else:
                 size = self._ranges.size_bytes
-                needed = [span for group in groups for span in spans_of(footer, group, size)]
-                missing = [span for span in needed if not self._ranges.has(span)]
+                spans = [span for group in groups for span in spans_of(footer, group, size)]
+                missing = [span for span in spans if not self._ranges.has(span)]
                 if cache is None:
                     self._request(missing)
                 else:
@@ -368,7 +368,7 @@ class RemotePart:
             if is_sound:
                 self._files.accept(self._name, self._tag)
 
-    def _closed(self) -> None:
+    def _on_close(self) -> None:
         # Unless the last read with this footer worked, fetch it again.
         if not self._is_sound:
             self._files.forget(self._name)
@@ -382,15 +382,15 @@ class RemotePart:
     ) -> list[Span]:
         """Return the chunks of some columns, of row groups that the cache does not have."""
         cache, size = self._files.cache, self._ranges.size_bytes
-        needed = []
+        spans = []
         for group in groups:
             (span,) = spans_of(footer, group, size)
             key = self._entry(span)
             content = cache.find(key) if cache is not None else None
             if content is not None and self._add(span, content, key, hits):
                 continue
-            needed += spans_of(footer, group, size, columns)
-        return [span for span in needed if not self._ranges.has(span)]
+            spans += spans_of(footer, group, size, columns)
+        return [span for span in spans if not self._ranges.has(span)]
 
     def _gather(
         self, cache: RangeCache, spans: list[Span], locks: dict[Span, EntryLock], hits: list[str]
@@ -400,19 +400,19 @@ class RemotePart:
         A process that holds a lock waits for later spans only, so there is no deadlock.
         """
         end = time.monotonic() + self._files.deadline_seconds * LOCK_WAIT_RATIO
-        needed: list[Span] = []
+        absent: list[Span] = []
         for span in spans:
             key = self._entry(span)
             entry = cache.get(key)
             if entry is None:
-                self._request(needed)
-                needed = []
+                self._request(absent)
+                absent = []
                 entry = cache.get(key, end - time.monotonic())
             if isinstance(entry, EntryLock):
                 locks[span] = entry
             if isinstance(entry, EntryLock | None) or not self._add(span, entry, key, hits):
-                needed.append(span)
-        self._request(needed)
+                absent.append(span)
+        self._request(absent)
 
     def _settle(
         self, cache: RangeCache, locks: Mapping[Span, EntryLock], hits: list[str], *, is_sound: bool
@@ -420,7 +420,7 @@ class RemotePart:
         """Cache what was fetched and read without error; drop entries with which a read failed."""
         if is_sound:
             contents = [(lock, self._ranges.content(span)) for span, lock in locks.items()]
-            cache.publish(contents, again=self._again)
+            cache.publish(contents, is_reread=self._is_reread)
             return
         for lock in locks.values():
             cache.release(lock)
@@ -437,7 +437,7 @@ class RemotePart:
         return True
 
     def _request(self, spans: Sequence[Span]) -> None:
-        for span in joined(spans):
+        for span in merge_spans(spans):
             self._ranges.add(span, self._fetch(span))
 
     def _fetch(self, span: Span) -> memoryview:

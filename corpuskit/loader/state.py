@@ -148,25 +148,26 @@ def check_state(state: LoaderState, plan: MixPlan) -> None:
             f" that is missing or was replaced: {len(plan.edits)} are in"
             f" {plan.files.where(FOLDER)}. Restore the files that were there."
         )
-    whose = (
+    owner = (
         "this plan" if state.plan == plan.hash else f"plan {plan.hash} (the state's: {state.plan})"
     )
     if not 0 <= state.rows <= plan.order.num_rows:
         raise kind(
-            f"loader state: rows must be within the {plan.order.num_rows} of {whose},"
+            f"loader state: rows must be within the {plan.order.num_rows} of {owner},"
             f" got {state.rows}. Load it with the plan that it was saved with."
         )
     expected = state_at(plan, state.step, state.rows)
     for name in sorted(set(state.consumed) | set(expected.consumed)):
-        got, due = state.consumed.get(name, 0), expected.consumed.get(name, 0)
-        if got != due:
+        actual, rows = state.consumed.get(name, 0), expected.consumed.get(name, 0)
+        if actual != rows:
             raise kind(
-                f"loader state: {got!r} rows consumed of source {name!r}, but {whose} takes {due}"
-                f" in its first {state.rows} rows. Load it with the plan that it was saved with."
+                f"loader state: {actual!r} rows consumed of source {name!r}, but {owner} takes"
+                f" {rows} in its first {state.rows} rows. Load it with the plan that it was saved"
+                " with."
             )
     if state.history != expected.history or state.tokens != expected.tokens:
         raise kind(
-            f"loader state: the first {state.rows} rows are not those of {whose}: history"
+            f"loader state: the first {state.rows} rows are not those of {owner}: history"
             f" {state.history} and {state.tokens} tokens, expected {expected.history} and"
             f" {expected.tokens}. Load it with the plan and the spans to skip that it was saved"
             " with, or with others that differ only after these rows."
@@ -214,15 +215,15 @@ def history(plan: MixPlan, rows: int) -> str:
         stages.append([used, weights])
         start += stage.rows
     sources = []
-    for k, (source, taken) in enumerate(
+    for k, (source, num_taken) in enumerate(
         zip(order.sources, order.taken(rows).tolist(), strict=True)
     ):
-        if taken:
-            as_stored = source.shuffled and taken <= source.rows
-            reached = taken if as_stored else source.rows
+        if num_taken:
+            as_stored = source.shuffled and num_taken <= source.rows
+            reached = num_taken if as_stored else source.rows
             chain = plan.parts.chain_at(k, source.first + reached - 1)
-            own = [source.name, None if as_stored else source.rows, chain]
-            sources.append([*own, source.first] if source.first else own)
+            facts = [source.name, None if as_stored else source.rows, chain]
+            sources.append([*facts, source.first] if source.first else facts)
     fields = {
         "seed": plan.seed,
         "seq_len": plan.seq_len,

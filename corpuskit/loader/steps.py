@@ -33,8 +33,8 @@ def parse_batch_size(text: str) -> BatchSize:
             return int(text)
         return [(int(step), int(rows)) for step, rows in (p.split(":") for p in text.split(","))]
     except ValueError:
-        what = "neither a number of rows nor a ramp like 0:256,1000:512"
-        raise ValueError(f"{text!r} is {what}") from None
+        problem = "neither a number of rows nor a ramp like 0:256,1000:512"
+        raise ValueError(f"{text!r} is {problem}") from None
 
 
 def is_whole(number: object) -> bool:
@@ -168,9 +168,10 @@ class BatchSchedule:
 
     def rows(self, step: int, num_steps: int) -> NDArray[np.int64]:
         """Return the numbers of the consumed rows of steps of one size, (num_steps * b,)."""
-        size, mine = self.batch.at(step), self.rank_rows(step)
-        begins = self.before(step) + self.rank * mine + np.arange(num_steps, dtype=np.int64) * size
-        return (begins[:, None] + np.arange(mine)).reshape(-1)
+        num = self.rank_rows(step)
+        steps = np.arange(num_steps, dtype=np.int64) * self.batch.at(step)
+        firsts = self.before(step) + self.rank * num + steps
+        return (firsts[:, None] + np.arange(num)).reshape(-1)
 
 
 def _describe(batch: BatchRows) -> str:
@@ -226,31 +227,31 @@ def check_topology(
         rank_rows = rows // world_size
         if not micro.fits(rank_rows):
             legal = [n for n in range(1, rank_rows + 1) if rank_rows % n == 0]
-            name, got = (
+            name, value = (
                 ("micro_batches", micro.batches)
                 if micro.rows is None
                 else ("micro_batch_rows", micro.rows)
             )
             raise UsageError(
-                f"loader: {name} must divide the {rank_rows} rows of a rank, got {got}."
+                f"loader: {name} must divide the {rank_rows} rows of a rank, got {value}."
                 f" Legal: {legal}."
             )
     if not 0 <= rank < world_size:
         raise UsageError(f"loader: rank must be in [0, {world_size}), got {rank}.")
 
 
-def cut_rows(stored: int, seq_len: int | None) -> tuple[int, int]:
+def cut_rows(width: int, seq_len: int | None) -> tuple[int, int]:
     """Return the length of the rows that are handed out, and how many each stored row gives.
 
     Raises:
         UsageError: the stored rows can't be cut into rows of this length.
     """
     if seq_len is None:
-        return stored, 1
-    if seq_len < 1 or stored % seq_len:
-        legal = [stored // n for n in range(1, 65) if stored % n == 0]
+        return width, 1
+    if seq_len < 1 or width % seq_len:
+        legal = [width // n for n in range(1, 65) if width % n == 0]
         raise UsageError(
-            f"loader: seq_len must divide the {stored} tokens of a packed row, got {seq_len}."
+            f"loader: seq_len must divide the {width} tokens of a packed row, got {seq_len}."
             f" Legal: {', '.join(map(str, legal))}."
         )
-    return seq_len, stored // seq_len
+    return seq_len, width // seq_len

@@ -293,8 +293,8 @@ class StreamingLoader:
             raise UsageError(f"which: row must be in [0, {num_rows}), got {row}.")
         first = (rank or 0) * num_rows
         rows = first + (np.arange(num_rows) if row is None else np.array([row]))
-        stored, chunks = np.divmod(rows, self._row_chunks)
-        row_indices = self.plan.skips.row_indices(self._schedule.before(step) + stored)
+        stored_rows, chunks = np.divmod(rows, self._row_chunks)
+        row_indices = self.plan.skips.row_indices(self._schedule.before(step) + stored_rows)
         cuts = chunks * self.seq_len if self._row_chunks > 1 else None
         return self._provenance.rows_of(step, rows, row_indices, cuts, self.seq_len)
 
@@ -358,10 +358,10 @@ class StreamingLoader:
             raise UsageError(f"loader: start_step must be in [0, {last}], got {step}.")
         last = schedule.last_step(num_consumed)
         if num_steps is not None and not max(step, 1) <= num_steps <= last:
-            done = f" of which {step} are done" if step else ""
+            progress = f" of which {step} are done" if step else ""
             raise UsageError(
                 f"loader: num_steps must be at least {max(step, 1)} and at most {last}, the steps"
-                f" of {self._batch.at(last)} rows in plan {self.plan.name!r}{done},"
+                f" of {self._batch.at(last)} rows in plan {self.plan.name!r}{progress},"
                 f" got {num_steps}."
             )
         self._step, self._schedule = step, schedule
@@ -424,8 +424,8 @@ class StreamingLoader:
         rank_rows = window.rank_rows * self._row_chunks
         micro_batches = self._micro.count(rank_rows)
         row_bytes = 4 * self.plan.seq_len * max(1, len(self._fields.large))
-        most = ASSEMBLED_BYTES // (window.rank_rows * row_bytes)
-        end = step + window.num_ready(step, max(1, most))
+        num_steps = ASSEMBLED_BYTES // (window.rank_rows * row_bytes)
+        end = step + window.num_ready(step, max(1, num_steps))
         rows = self._assemble(pool, window, step, end, rank_rows // micro_batches)
         return rows, [number for number in range(step, end) for _ in range(micro_batches)]
 
@@ -435,21 +435,21 @@ class StreamingLoader:
         """Make arrays of the steps [begin, end) of a window; the large ones are copies."""
         first = (begin - window.first_step) * window.rank_rows
         rows = slice(first, (end - window.first_step) * window.rank_rows)
-        stored, text_bytes, masked = window.stored[rows], window.text_bytes[rows], None
+        tokens, text_bytes, masked = window.tokens[rows], window.text_bytes[rows], None
         if window.masks is not None:
             pad = self.plan.tokenizer.get("pad", 0)
             into = window.masks.into
             some = slice(*np.searchsorted(into, [rows.start, rows.stop]).tolist())
             masked = (into[some] - first, window.masks.firsts[some], window.masks.ends[some])
-            for row, begins, ends in zip(*(column.tolist() for column in masked), strict=True):
-                stored[row, begins:ends] = pad if isinstance(pad, int) else 0
+            for row, start, stop in zip(*(column.tolist() for column in masked), strict=True):
+                tokens[row, start:stop] = pad if isinstance(pad, int) else 0
             np.subtract.at(text_bytes, masked[0], window.masks.text_bytes[some])
         return Assembled(
             pool,
             self._fields,
             PlainRows(
-                stored,
-                window.segments.of(rows),
+                tokens,
+                window.segments.starts_of(rows),
                 window.segments.counts[rows],
                 window.pads[rows],
                 text_bytes,

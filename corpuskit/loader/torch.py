@@ -149,8 +149,8 @@ def transformers_inputs(batch: Tensors) -> Tensors:
     Raises:
         UsageError: the batch lacks a field that this takes.
     """
-    needed = ("tokens", "labels", "position_ids", "cu_seqlens", "max_seqlen")
-    if missing := [name for name in needed if name not in batch]:
+    names = ("tokens", "labels", "position_ids", "cu_seqlens", "max_seqlen")
+    if missing := [name for name in names if name not in batch]:
         raise UsageError(
             f"transformers_inputs: it needs the fields {', '.join(missing)}, which the batch lacks."
             " Add them to fields of StreamingLoader."

@@ -138,8 +138,8 @@ def split(address: str) -> tuple[str, str]:
     Raises:
         UsageError: the address names no bucket.
     """
-    scheme, _, rest = address.partition("://")
-    bucket, _, key = rest.partition("/")
+    scheme, _, path = address.partition("://")
+    bucket, _, key = path.partition("/")
     provider = PROVIDERS[scheme]
     if "@" in bucket or ":" in bucket:
         raise UsageError(
@@ -200,9 +200,9 @@ class Bucket:
         scheme, _, bucket = name.partition("://")
         self.provider = PROVIDERS[scheme]
         self.name, self.retries, self._library = name, retries, obstore
-        given = next(filter(None, map(os.environ.get, self.provider.endpoints)), "")
-        self.endpoint = _without_secrets(given) if given else self.provider.name
-        if given and not re.match(r"https?://[^/]", given):
+        endpoint = next(filter(None, map(os.environ.get, self.provider.endpoints)), "")
+        self.endpoint = _without_secrets(endpoint) if endpoint else self.provider.name
+        if endpoint and not re.match(r"https?://[^/]", endpoint):
             raise UsageError(
                 f"{self.provider.endpoints[-1]} is {self.endpoint!r}, which is no address. Write "
                 "http://host:port or https://host."
@@ -212,7 +212,7 @@ class Bucket:
             self._client = getattr(obstore.store, self.provider.store)(
                 bucket,
                 client_options={
-                    "allow_http": bool(given and given.startswith("http://")),
+                    "allow_http": bool(endpoint and endpoint.startswith("http://")),
                     "timeout": seconds() * retries.answer_seconds,
                     "connect_timeout": seconds() * min(10.0, retries.answer_seconds),
                 },
@@ -249,18 +249,18 @@ class Bucket:
         except FileNotFoundError:
             return None
 
-    def read(self, key: str, most: int | None = None) -> tuple[bytes, Entry] | None:
+    def read(self, key: str, limit: int | None = None) -> tuple[bytes, Entry] | None:
         """Return the whole content of an object, None if there is none.
 
         Raises:
-            OSError: EFBIG, it has more than `most` bytes.
+            OSError: EFBIG, it has more than `limit` bytes.
         """
 
         def request() -> tuple[bytes, Entry]:
             answer = self._library.get(self._client, key)
             size = answer.meta["size"]
-            if most is not None and size > most:
-                problem = f"{size:,} bytes, at most {most:,} are possible"
+            if limit is not None and size > limit:
+                problem = f"{size:,} bytes, at most {limit:,} are possible"
                 raise OSError(errno.EFBIG, problem, self.place(key))
             return answer.bytes().to_bytes(), self._entry(answer.meta)
 
@@ -313,7 +313,7 @@ class Bucket:
         """Write an object unless it is there; return its version if this call wrote it.
 
         A put whose answer is lost is sent again and then finds its own object there. So every
-        object says who wrote it, and a refusal is believed only if that is somebody else.
+        object says who wrote it, and a refusal counts only if that is another process.
         """
         writer = secrets.token_hex(8)
 
@@ -322,15 +322,15 @@ class Bucket:
             for _ in range(ATTEMPTS):
                 reach("send:put", key)
                 with contextlib.suppress(exists):  # also 409: two puts got in each other's way
-                    done = self._library.put(
+                    result = self._library.put(
                         self._client, key, content, mode="create", attributes={WRITER: writer},
                         use_multipart=False,
                     )  # fmt: skip
-                    return str(done[self.provider.version])
+                    return str(result[self.provider.version])
                 with contextlib.suppress(FileNotFoundError):
-                    there = self._library.get(self._client, key, options={"head": True})
-                    is_mine = there.attributes.get(WRITER) == writer
-                    return str(there.meta[self.provider.version]) if is_mine else None
+                    current = self._library.get(self._client, key, options={"head": True})
+                    is_mine = current.attributes.get(WRITER) == writer
+                    return str(current.meta[self.provider.version]) if is_mine else None
                 time.sleep(self.retries.first_pause_seconds)
             raise OSError(errno.EIO, "others keep getting in between. Run again", self.place(key))
 
@@ -347,10 +347,10 @@ class Bucket:
             reach("send:put", key)
             mode = {self.provider.version: version}
             try:
-                done = self._library.put(self._client, key, content, mode=mode, use_multipart=False)
+                new = self._library.put(self._client, key, content, mode=mode, use_multipart=False)
             except self._library.exceptions.PreconditionError:
                 return None
-            return str(done[self.provider.version])
+            return str(new[self.provider.version])
 
         try:
             return self._ask(key, request)
@@ -379,16 +379,16 @@ class Bucket:
         def request() -> list[Entry]:
             # From the start each time: a stream of pages that has failed may end as if complete.
             pages = self._library.list(self._client, folder or None)
-            return [self._entry(one) for page in pages for one in page]
+            return [self._entry(entry) for page in pages for entry in page]
 
         return self._ask(folder, request)
 
     def level(self, folder: str) -> tuple[list[str], list[Entry]]:
         """Return the keys of the folders and the objects right below a folder."""
-        found = self._ask(
+        listing = self._ask(
             folder, lambda: self._library.list_with_delimiter(self._client, folder or None)
         )
-        return list(found["common_prefixes"]), [self._entry(one) for one in found["objects"]]
+        return list(listing["common_prefixes"]), list(map(self._entry, listing["objects"]))
 
     def delete(self, keys: Sequence[str]) -> None:
         """Delete objects that may exist."""
@@ -428,7 +428,7 @@ class Bucket:
                 )
                 if attempt == attempts or is_late or not may_pass:
                     raise self._translate(error, key) from None
-                answer = _said(str(error))
+                answer = _answer_of(str(error))
                 LOG.warning("%s: %s; tried again in %.1f s", self.place(key), answer, pause)
             time.sleep(pause)
             pause = min(2 * pause, retries.longest_pause_seconds)
@@ -441,7 +441,7 @@ class Bucket:
     def _translate(self, error: Exception, key: str) -> OSError:
         """Return a failure of the library as an error of the system, in one line."""
         text, place = str(error), self.place(key)
-        said = _said(text)
+        answer = _answer_of(text)
         kinds = self._library.exceptions
         provider = self.provider
         if "NoSuchBucket" in text or "ContainerNotFound" in text:
@@ -460,7 +460,7 @@ class Bucket:
         if isinstance(error, kinds.PermissionDeniedError | kinds.UnauthenticatedError):
             return PermissionError(
                 errno.EACCES,
-                f"{self.endpoint} refuses it: {said}. Check {provider.key}, what they allow in "
+                f"{self.endpoint} refuses it: {answer}. Check {provider.key}, what they allow in "
                 f"this {provider.bucket}, and the clock of this machine",
                 place,
             )
@@ -470,9 +470,9 @@ class Bucket:
             name = text.partition("\n\nDebug")[0].replace("\n", " ")
             return OSError(errno.EINVAL, f"a name cannot be used: {name}", place)
         if "status code: 507" in text:
-            return OSError(errno.ENOSPC, f"{self.endpoint} has no space left: {said}", place)
+            return OSError(errno.ENOSPC, f"{self.endpoint} has no space left: {answer}", place)
         advice = " Check AWS_DEFAULT_REGION." if "redirect" in text.lower() else ""
-        problem = f"{self.endpoint}: {said}, after all retries.{advice} Run again when it is up"
+        problem = f"{self.endpoint}: {answer}, after all retries.{advice} Run again when it is up"
         return OSError(errno.EIO, problem, place)
 
 
@@ -499,15 +499,15 @@ def _may_pass(error: Exception, *, is_upload: bool) -> bool:
     return re.search(r"kind: (Timeout|Interrupted)\b", text) is not None
 
 
-def _said(text: str) -> str:
+def _answer_of(text: str) -> str:
     """Return what a server answered, or why it did not, in a few words."""
     status = re.search(r"status code: (\d{3})", text)
     code = re.search(r"<Code>([\w.]{1,60})</Code>", text)
     message = re.search(r"<Message>([^<\n]{1,200})", text)
     if status:
         words = [status[1], code[1] if code else ""]
-        said = " ".join(filter(None, words))
-        return f"{said} ({message[1].rstrip('.')})" if message else said
+        answer = " ".join(filter(None, words))
+        return f"{answer} ({message[1].rstrip('.')})" if message else answer
     kind = re.search(r"kind: (Timeout|Connect|Interrupted|Decode)\b", text)
     return {
         "Timeout": "no answer in time",
@@ -519,5 +519,5 @@ def _said(text: str) -> str:
 
 def _without_secrets(url: str) -> str:
     """Return an endpoint without a user and a query."""
-    scheme, _, rest = url.partition("://")
-    return f"{scheme}://{rest.partition('?')[0].rpartition('@')[2].rstrip('/')}"
+    scheme, _, path = url.partition("://")
+    return f"{scheme}://{path.partition('?')[0].rpartition('@')[2].rstrip('/')}"

@@ -27,7 +27,7 @@ _hook: Hook | None = None
 
 
 class Death(BaseException):
-    """A process that dies here: whoever would clean up lets it pass and leaves things lie."""
+    """A process that dies here: no handler cleans up after it."""
 
 
 def reach(step: str, name: str) -> None:

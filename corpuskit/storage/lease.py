@@ -37,7 +37,7 @@ REQUEST_SHARE = 0.5
 """Of the lease: so long a request may take, and so much must be left when it is sent."""
 
 CONFLICTS = 3
-"""How often a write is repeated that the server refuses although nobody else wrote."""
+"""How often a write is repeated that the server refuses although no other process wrote."""
 
 
 class Lease:
@@ -60,14 +60,14 @@ class Lease:
         self.renew_seconds, self.lease_seconds = renew_seconds, lease_seconds
         self._owner, self._beat, self._version = secrets.token_hex(8), 0, ""
         self._is_lost, self._renewed = False, 0.0
-        self._ended = threading.Event()
+        self._stop = threading.Event()
         self._thread = threading.Thread(target=self._keep, name="lease", daemon=True)
 
     def __enter__(self) -> Lease:
         """Take the lease.
 
         Raises:
-            UsageError: somebody else holds it, or the server cannot keep one.
+            UsageError: another run holds it, or the server cannot keep one.
         """
         self._renewed = _clock()
         self._version = self._take()
@@ -76,51 +76,51 @@ class Lease:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._ended.set()
+        self._stop.set()
         self._thread.join()
         with contextlib.suppress(OSError):  # it expires by itself; the run is done
             self.bucket.replace(self.key, FREE, self._version)
 
     def check(self) -> None:
-        """Return when nobody else has the right, nor gets it while a request takes its time.
+        """Return when no other run has the lease, nor gets it while a request is under way.
 
         Raises:
-            TaskError: somebody has, or may have.
+            TaskError: another run has, or may have.
         """
         while not self._is_over():
             if self._age() <= self.lease_seconds * (1 - REQUEST_SHARE):
                 return
             time.sleep(self.lease_seconds / 100)  # the next renewal is due
-        raise self._lost()
+        raise self._lost_error()
 
     def put(self, key: str, content: bytes) -> None:
         """Write an object over the one that is there now, and over no other one.
 
         Raises:
-            TaskError: somebody else has the right, or may have.
+            TaskError: another run has the right, or may have.
         """
         for _ in range(CONFLICTS):
             before = self.guarded.read(key)
             # The check that follows says that the lease was held when this was read.
             if before is None:
-                done = self.guarded.put_new(key, content)
+                version = self.guarded.put_new(key, content)
             else:
-                done = self.guarded.replace(key, content, before[1].version)
-            now = None if done else self.guarded.read(key)
-            is_written = done or (now and now[0] == content)  # the latter: the answer was lost
+                version = self.guarded.replace(key, content, before[1].version)
+            now = None if version else self.guarded.read(key)
+            is_written = version or (now and now[0] == content)  # the latter: the answer was lost
             if is_written and not self._is_over():
                 return
-            if done and before:  # stopped after the check, while another one left it as it was
-                self.bucket.replace(key, before[0], done)
+            if version and before:  # stopped after the check, while another one left it as it was
+                self.bucket.replace(key, before[0], version)
             elif now != before:
                 break
-        raise self._lost()
+        raise self._lost_error()
 
     def delete(self, keys: list[str]) -> None:
         """Delete objects that may exist, if any.
 
         Raises:
-            TaskError: somebody else has the right, or may have.
+            TaskError: another run has the right, or may have.
         """
         self.check()
         self.guarded.delete(keys)
@@ -134,7 +134,7 @@ class Lease:
     def _is_over(self) -> bool:
         return self._is_lost or self._age() >= self.lease_seconds
 
-    def _lost(self) -> TaskError:
+    def _lost_error(self) -> TaskError:
         return TaskError(
             f"{self.address}: this run could not renew its lease for {self.lease_seconds:.0f} s, "
             "so another one may have taken over. Nothing more is written. Run the same command "
@@ -151,30 +151,30 @@ class Lease:
             self._renewed = _clock()
             if tag := self.bucket.put_new(self.key, self._content()):
                 return tag
-            found = self.bucket.read(self.key)
-            if found is None:
+            current = self.bucket.read(self.key)
+            if current is None:
                 continue
-            holder, tag = _parse(found[0]), found[1].version
+            holder, tag = _parse(current[0]), current[1].version
             if holder.get("owner") == self._owner:  # taken over, and the answer was lost
                 return tag
-            can_take = is_free(found[0]) or _is_dead(holder)
+            can_take = is_free(current[0]) or _is_dead(holder)
             if watched and tag != watched and not can_take:
                 raise self._held_by(holder)
             if not watched:
                 watched, since = tag, _clock()
             if can_take or _clock() - since >= self.lease_seconds:
                 self._renewed = _clock()
-                if taken := self.bucket.replace(self.key, self._content(), tag):
-                    return taken
+                if version := self.bucket.replace(self.key, self._content(), tag):
+                    return version
                 continue
-            left = self.lease_seconds - (_clock() - since)
-            time.sleep(max(0.0, min(self.renew_seconds / 2, left)))
+            remaining = self.lease_seconds - (_clock() - since)
+            time.sleep(max(0.0, min(self.renew_seconds / 2, remaining)))
 
     def _held_by(self, holder: dict[str, Any]) -> UsageError:
-        who = f"process {holder.get('pid')!r} on {holder.get('host')!r}"[:120]
+        holder_name = f"process {holder.get('pid')!r} on {holder.get('host')!r}"[:120]
         return UsageError(
-            f"{self.address}: another run is using this directory ({who}). Wait for it, or set "
-            "another output."
+            f"{self.address}: another run is using this directory ({holder_name}). Wait for it, or "
+            "set another output."
         )
 
     def _refuse_unconditional(self) -> None:
@@ -182,14 +182,14 @@ class Lease:
         content = self._content()
         broken = [
             name
-            for name, done in (
+            for name, version in (
                 ("If-None-Match", self.bucket.put_new(self.key, content)),
                 (
                     "If-Match",
                     self.bucket.replace(self.key, content, self.bucket.provider.no_version),
                 ),
             )
-            if done is not None
+            if version is not None
         ]
         if broken:
             self.bucket.delete([self.key])
@@ -202,7 +202,7 @@ class Lease:
     def _keep(self) -> None:
         """Renew until the end, or until it is lost."""
         pause = self.renew_seconds
-        while not self._ended.wait(pause) and not self._is_lost:
+        while not self._stop.wait(pause) and not self._is_lost:
             began = _clock()
             is_renewed = False
             with contextlib.suppress(OSError):  # perhaps it passes; `check` knows how long it may
@@ -216,12 +216,12 @@ class Lease:
         self._beat += 1
         tag = self.bucket.replace(self.key, self._content(), self._version)
         if tag is None:
-            found = self.bucket.read(self.key)
-            holder = _parse(found[0]) if found else {}
-            if found is None or holder.get("owner") != self._owner:
+            current = self.bucket.read(self.key)
+            holder = _parse(current[0]) if current else {}
+            if current is None or holder.get("owner") != self._owner:
                 self._is_lost = True
                 return False
-            self._version = found[1].version
+            self._version = current[1].version
             return holder.get("beat") == self._beat  # it was renewed, and the answer was lost
         self._version = tag
         return True
@@ -233,9 +233,9 @@ class Lease:
 
 def lease_retries(retries: RetryPolicy, lease_seconds: float) -> RetryPolicy:
     """Return the retry policy of a lease holder: each request ends before the lease does."""
-    most = lease_seconds * REQUEST_SHARE
+    limit = lease_seconds * REQUEST_SHARE
     return dataclasses.replace(
-        retries, answer_seconds=min(retries.answer_seconds, most), repeats_here=True
+        retries, answer_seconds=min(retries.answer_seconds, limit), repeats_here=True
     )
 
 

@@ -39,7 +39,7 @@ class LocalStore(Store):
     def __init__(self, root: str | Path) -> None:
         self.root = Path(root)
         self.address = str(root)
-        self._durable: set[tuple[str, int]] = set()
+        self._durable_folders: set[tuple[str, int]] = set()
 
     def path(self, name: str) -> Path:
         """Return the absolute place of `name`.
@@ -50,7 +50,7 @@ class LocalStore(Store):
         self.check(name)
         return self.root / name
 
-    def own(self, name: str) -> Path:
+    def path_to_write(self, name: str) -> Path:
         """Return the place to write or delete `name` at.
 
         Raises:
@@ -89,11 +89,11 @@ class LocalStore(Store):
         return pa.OSFile(str(self.path(name)), "rb")
 
     def put(self, name: str, content: bytes) -> None:
-        with self._written(name, content) as (scratch, final):
+        with self._durable(name, content) as (scratch, final):
             os.replace(scratch, final)
 
     def put_new(self, name: str, content: bytes) -> bool:
-        with self._written(name, content) as (scratch, final):
+        with self._durable(name, content) as (scratch, final):
             try:
                 os.link(scratch, final)  # fails if the name is taken, a rename does not
             except FileExistsError:
@@ -105,10 +105,10 @@ class LocalStore(Store):
         return True
 
     @contextlib.contextmanager
-    def _written(self, name: str, content: bytes) -> Iterator[tuple[str, Path]]:
+    def _durable(self, name: str, content: bytes) -> Iterator[tuple[str, Path]]:
         """Yield a durable scratch file beside the final name; the caller gives it that name."""
         reach("put:before", name)
-        final = self.own(name)
+        final = self.path_to_write(name)
         self._make_folder(final.parent)
         scratch = f"{final.parent}/.put-{secrets.token_hex(8)}"
         with cleaning(lambda: _unlink(scratch)):
@@ -127,8 +127,8 @@ class LocalStore(Store):
     def _make_folder(self, folder: Path) -> None:
         """Make a folder and those above it durably: the name of each lies in the one above it.
 
-        Those that are there may be the work of somebody who died before that, so each process
-        sees to it once.
+        An existing one may be left by a process that died before that, so each process syncs it
+        once.
         """
         if folder in (self.root, folder.parent):
             folder.mkdir(parents=True, exist_ok=True)
@@ -138,10 +138,10 @@ class LocalStore(Store):
             folder.mkdir(exist_ok=True)
             reach("folder:made", str(folder))
         mark = (str(folder), folder.stat().st_ino)
-        if mark not in self._durable:
+        if mark not in self._durable_folders:
             self._make_folder(folder.parent)
             sync_folder(folder.parent)
-            self._durable.add(mark)
+            self._durable_folders.add(mark)
 
     def confirm(self, name: str) -> None:
         final = self.path(name)
@@ -150,7 +150,7 @@ class LocalStore(Store):
 
     def publish(self, scratch: Path, name: str) -> None:
         reach("publish:before", str(scratch))
-        final = self.own(name)
+        final = self.path_to_write(name)
         self._make_folder(final.parent)
         with scratch.open("rb") as file:
             os.fsync(file.fileno())
@@ -167,9 +167,9 @@ class LocalStore(Store):
     def _link(self, other: LocalStore, place: Stored, name: str) -> bool:
         """Link a file of a run on this machine; return False where the file system cannot.
 
-        A file of this run is compared with its seal by whoever reads it, as ever.
+        A file of this run is compared with its seal when it is read.
         """
-        source, final = other.path(place.name), self.own(name)
+        source, final = other.path(place.name), self.path_to_write(name)
         if other.root != self.root and other.digest(place.name) != place.digest:
             raise DamagedError(place)
         self._make_folder(final.parent)
@@ -190,8 +190,8 @@ class LocalStore(Store):
 
     def sizes(self, folder: str) -> dict[str, int]:
         reach("list:before", folder)
-        found = {name: size for name, size in self._walk(folder) if not _is_unfinished(name)}
-        return dict(sorted(found.items()))
+        sizes = {name: size for name, size in self._walk(folder) if not _is_unfinished(name)}
+        return dict(sorted(sizes.items()))
 
     def _walk(self, folder: str) -> Iterator[tuple[str, int]]:
         """Yield (name, size) of all files below a folder; what is deleted meanwhile may lack."""
@@ -223,7 +223,7 @@ class LocalStore(Store):
         touched: set[Path] = set()
         for name in names:
             reach("delete:before", name)
-            path = self.own(name)
+            path = self.path_to_write(name)
             path.unlink(missing_ok=True)
             for parent in path.parents:
                 touched.add(parent)
@@ -240,7 +240,7 @@ class LocalStore(Store):
 
     @contextlib.contextmanager
     def scratch(self) -> Iterator[Path]:
-        parent = self.own(f"{SCRATCH}/x").parent
+        parent = self.path_to_write(f"{SCRATCH}/x").parent
         parent.mkdir(parents=True, exist_ok=True)
         folder = Path(tempfile.mkdtemp(prefix=f"{os.getpid()}-", dir=parent))
         with cleaning(lambda: shutil.rmtree(folder, ignore_errors=True)):
@@ -256,7 +256,7 @@ class LocalStore(Store):
                     _unlink(os.path.join(folder, name))
 
     def logs(self) -> Path:
-        folder = self.own("logs/x").parent
+        folder = self.path_to_write("logs/x").parent
         folder.mkdir(parents=True, exist_ok=True)
         return folder
 

@@ -89,7 +89,7 @@ class RemoteStore(Store):
         self._lease: Lease | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _again, (self.address, self._retries, self._renew, self._lease_time)
+        return _reopen, (self.address, self._retries, self._renew, self._lease_time)
 
     def _key(self, name: str) -> str:
         self.check(name)
@@ -106,16 +106,16 @@ class RemoteStore(Store):
     def size(self, name: str) -> int | None:
         key = self._key(name)
         reach("size:before", name)
-        found = self._bucket.head(key)
-        return None if found is None else found.size_bytes
+        entry = self._bucket.head(key)
+        return None if entry is None else entry.size_bytes
 
     def read(self, name: str) -> bytes:
         key = self._key(name)
         reach("read:before", name)
-        found = self._bucket.read(key)
-        if found is None:
+        answer = self._bucket.read(key)
+        if answer is None:
             raise DataError(f"{self._bucket.place(key)}: the file is missing.")
-        return found[0]
+        return answer[0]
 
     def read_each(self, names: Iterable[str]) -> Iterator[bytes | None]:
         """Yield the contents of many small files in order, None for what is not there.
@@ -125,8 +125,8 @@ class RemoteStore(Store):
         keys = [self._key(name) for name in names]
         with ThreadPoolExecutor(READ_AT_ONCE, "read-each") as pool:
             for begin in range(0, len(keys), READ_EACH):
-                for found in pool.map(self._bucket.read, keys[begin : begin + READ_EACH]):
-                    yield None if found is None else found[0]
+                for answer in pool.map(self._bucket.read, keys[begin : begin + READ_EACH]):
+                    yield None if answer is None else answer[0]
 
     def open(self, name: str) -> pa.NativeFile:
         import pyarrow as pa
@@ -174,12 +174,12 @@ class RemoteStore(Store):
     def sizes(self, folder: str) -> dict[str, int]:
         reach("list:before", folder)
         start = f"{self._prefix}/" if self._prefix else ""
-        found = {
+        sizes = {
             entry.key.removeprefix(start): entry.size_bytes
             for entry in self._bucket.walk(self._folder(folder))
             if entry.key.startswith(start)
         }
-        return dict(sorted(found.items()))
+        return dict(sorted(sizes.items()))
 
     def top(self) -> set[str]:
         folders, objects = self._bucket.level(self._prefix)
@@ -242,7 +242,7 @@ class RemoteStore(Store):
         """Hold the run directory alone.
 
         What this store writes or deletes meanwhile fails with a TaskError as soon as the lease may
-        be somebody else's.
+        be another run's.
         """
         key, times = self._key(LOCK), (self._renew, self._lease_time)
         retries = lease_retries(self._retries or RetryPolicy(), self._lease_time)
@@ -292,10 +292,10 @@ class ObjectFile(io.BufferedIOBase):
                 self._window = memoryview(b"")
             else:
                 return entry
-        found = self._bucket.head(self._key)
-        if found is None:
+        head = self._bucket.head(self._key)
+        if head is None:
             raise FileNotFoundError(2, "there is no such object", self._bucket.place(self._key))
-        return found
+        return head
 
     def readable(self) -> bool:
         return True
@@ -319,8 +319,8 @@ class ObjectFile(io.BufferedIOBase):
     def read(self, size: int | None = -1, /) -> bytes:
         self._check_open()
         with self._lock:
-            wanted = self.size_bytes if size is None or size < 0 else self._at + size
-            end = min(wanted, self.size_bytes)
+            stop = self.size_bytes if size is None or size < 0 else self._at + size
+            end = min(stop, self.size_bytes)
             pieces = []
             while self._at < end:
                 pieces.append(self._piece(end))
@@ -330,8 +330,8 @@ class ObjectFile(io.BufferedIOBase):
     def read1(self, size: int = -1, /) -> bytes:
         self._check_open()
         with self._lock:
-            wanted = LEAST_BYTES if size < 0 else size
-            content = bytes(self._piece(min(self._at + wanted, self.size_bytes)))
+            limit = LEAST_BYTES if size < 0 else size
+            content = bytes(self._piece(min(self._at + limit, self.size_bytes)))
             self._at += len(content)
             return content
 
@@ -414,7 +414,7 @@ def look_at_object(address: str) -> FoundFile:
     return to_found(bucket, entry)
 
 
-def _again(address: str, retries: RetryPolicy | None, renew: float, lease: float) -> RemoteStore:
+def _reopen(address: str, retries: RetryPolicy | None, renew: float, lease: float) -> RemoteStore:
     return RemoteStore(address, retries=retries, renew_seconds=renew, lease_seconds=lease)
 
 
@@ -430,7 +430,7 @@ def _make_scratch(prefix: str) -> tuple[Path, int]:
         handle = os.open(folder, os.O_RDONLY)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:  # somebody is just clearing it
+        except OSError:  # another process is clearing it
             os.close(handle)
             continue
         if folder.exists():

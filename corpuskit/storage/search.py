@@ -43,8 +43,8 @@ def find_objects(pattern: str) -> list[FoundFile]:
         return []
     entries = {entry.key: entry for entry in _walk(bucket, "", _segments(key))}
     # A listing names the empty marker of a folder (`name/`) without its slash.
-    whole = [entry for entry in entries.values() if entry.size_bytes or bucket.head(entry.key)]
-    return sorted((to_found(bucket, entry) for entry in whole), key=lambda one: one.address)
+    objects = [entry for entry in entries.values() if entry.size_bytes or bucket.head(entry.key)]
+    return sorted((to_found(bucket, entry) for entry in objects), key=lambda file: file.address)
 
 
 def matches(parts: Sequence[str], segments: Sequence[str]) -> bool:
@@ -53,7 +53,7 @@ def matches(parts: Sequence[str], segments: Sequence[str]) -> bool:
         return not segments and not parts
     if segments[0] != "**":
         return _fits(parts[0], segments[0]) and matches(parts[1:], segments[1:])
-    depth = next((i for i, one in enumerate(parts) if one.startswith(".")), len(parts))
+    depth = next((i for i, part in enumerate(parts) if part.startswith(".")), len(parts))
     if len(segments) == 1:
         return depth == len(parts)
     return any(matches(parts[skipped:], segments[1:]) for skipped in range(depth + 1))
@@ -76,12 +76,12 @@ def _walk(bucket: Bucket, folder: str, segments: Sequence[str]) -> Iterator[Entr
         yield from _walk_all(bucket, folder, start, segments)
         return
     folders, objects = bucket.level(folder)
-    for one in folders:
-        if _fits(one.removeprefix(start), segments[0]):
+    for key in folders:
+        if _fits(key.removeprefix(start), segments[0]):
             if len(segments) > 1:
-                yield from _walk(bucket, one, segments[1:])
-            elif any(entry.key != one for entry in bucket.walk(one)):  # more than its marker
-                raise _matched(bucket.place(one))
+                yield from _walk(bucket, key, segments[1:])
+            elif any(entry.key != key for entry in bucket.walk(key)):  # more than its marker
+                raise _matched(bucket.place(key))
     for entry in objects if len(segments) == 1 else ():
         if entry.key.startswith(start) and _fits(entry.key.removeprefix(start), segments[0]):
             yield entry
@@ -157,9 +157,9 @@ def local_file(path: str) -> FoundFile:
 def _segments(pattern: str) -> list[str]:
     """Cut a pattern at `/`; `**` after `**`, and `*` after it at the end, add nothing."""
     segments: list[str] = []
-    for one in pattern.split("/"):
-        if one != "**" or segments[-1:] != ["**"]:
-            segments.append(one)
+    for segment in pattern.split("/"):
+        if segment != "**" or segments[-1:] != ["**"]:
+            segments.append(segment)
     return segments[:-1] if segments[-2:] == ["**", "*"] else segments
 
 
@@ -169,26 +169,26 @@ def _paths(folder: str, segments: Sequence[str], above: tuple[str, ...]) -> Iter
     Args:
         above: folders that `**` has walked through to get here.
     """
-    segment, rest = segments[0], segments[1:]
+    segment, below = segments[0], segments[1:]
     if segment == "**":
-        yield from _walked(folder, rest, above)
-        if rest:
-            yield from _paths(folder, rest, ())
+        yield from _walked(folder, below, above)
+        if below:
+            yield from _paths(folder, below, ())
     elif WILDCARDS & set(segment):
         for entry in _entries(folder):
             if _fits(entry.name, segment):
-                yield from _matching(entry, rest)
+                yield from _matching(entry, below)
     else:
         path = os.path.join(folder, segment) if folder or segment else "/"
-        if rest:
-            yield from _paths(path, rest, ())
+        if below:
+            yield from _paths(path, below, ())
         elif _is_present(path):
             if os.path.isdir(path):
                 raise _matched(path)
             yield path
 
 
-def _walked(folder: str, rest: Sequence[str], above: tuple[str, ...]) -> Iterator[str]:
+def _walked(folder: str, below: Sequence[str], above: tuple[str, ...]) -> Iterator[str]:
     """Yield what `**` and the rest of the pattern match below the folders in a folder."""
     for entry in _entries(folder):
         if entry.name.startswith("."):
@@ -196,18 +196,18 @@ def _walked(folder: str, rest: Sequence[str], above: tuple[str, ...]) -> Iterato
         if _is_folder(entry):
             if entry.is_symlink():
                 _refuse_loop(entry.path, (*above, folder))
-            yield from _paths(entry.path, ["**", *rest], (*above, folder))
-        elif not rest:
+            yield from _paths(entry.path, ["**", *below], (*above, folder))
+        elif not below:
             yield entry.path
 
 
-def _matching(entry: os.DirEntry[str], rest: Sequence[str]) -> Iterator[str]:
+def _matching(entry: os.DirEntry[str], below: Sequence[str]) -> Iterator[str]:
     """Yield the path of an entry that fits, or of what fits the rest of the pattern below it."""
     if not _is_folder(entry):
-        if not rest:
+        if not below:
             yield entry.path
-    elif rest:
-        yield from _paths(entry.path, rest, ())
+    elif below:
+        yield from _paths(entry.path, below, ())
     else:
         raise _matched(entry.path)
 

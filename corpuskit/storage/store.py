@@ -1,7 +1,7 @@
 """The contract of a store: names under a root, files that appear whole or not at all.
 
 A file is made in a scratch folder on this machine and published in one step under its final name.
-Whoever dies before that step leaves only scratch; whoever dies after it leaves a whole file. Small
+A process that dies before that step leaves only scratch, one that dies after it a whole file. Small
 files are `put`; `put_new` is the one step that two writers can race for, and one of them wins.
 
 A listing is a hint: it may lack what was just written. What decides is asked for by name.

@@ -72,35 +72,35 @@ def init_adapters(model: Decoder, seed: int) -> None:
             digest = hashlib.blake2b(f"{seed}/{name}".encode(), digest_size=7).digest()
             generator = torch.Generator(parameter.device)
             generator.manual_seed(int.from_bytes(digest, "little"))
-            whole = torch.empty(parameter.shape, device=parameter.device)
+            weights = torch.empty(parameter.shape, device=parameter.device)
             bound = 1 / math.sqrt(parameter.shape[1])
-            whole.uniform_(-bound, bound, generator=generator)
-            parameter.copy_(_like(parameter, whole))
+            weights.uniform_(-bound, bound, generator=generator)
+            parameter.copy_(_like(parameter, weights))
 
 
-def _like(parameter: torch.Tensor, whole: torch.Tensor) -> torch.Tensor:
+def _like(parameter: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
     """Share a whole tensor out as a parameter is."""
-    if not isinstance(parameter, DTensor) or isinstance(whole, DTensor):
-        return whole
+    if not isinstance(parameter, DTensor) or isinstance(tensor, DTensor):
+        return tensor
     mesh, placements = parameter.device_mesh, parameter.placements
-    return distribute_tensor(whole, mesh, placements, src_data_rank=None)
+    return distribute_tensor(tensor, mesh, placements, src_data_rank=None)
 
 
-def require_same_adapter(there: Adapter | None, settings: TrainSettings) -> None:
+def require_same_adapter(saved: Adapter | None, settings: TrainSettings) -> None:
     """Refuse to continue from a checkpoint with other adapters.
 
     Args:
-        there: `adapter` in the settings of the checkpoint.
+        saved: `adapter` in the settings of the checkpoint.
 
     Raises:
         UsageError: names both.
     """
-    here = settings.adapter and settings.adapter.model_dump(mode="json")
-    there = there and {"quantize": None, **there}  # which older checkpoints do not have
-    if there != here:
+    current = settings.adapter and settings.adapter.model_dump(mode="json")
+    saved = saved and {"quantize": None, **saved}  # which older checkpoints do not have
+    if saved != current:
         raise UsageError(
-            f"adapter: {here} here, {there} in the newest checkpoint. Restore it, or set another "
-            "output."
+            f"adapter: {current} here, {saved} in the newest checkpoint. Restore it, or set "
+            "another output."
         )
 
 

@@ -106,20 +106,20 @@ def lay_out(
         context: the ranks that share the rows, if any do; `position_ids` are of whole rows.
     """
     length = position_ids.shape[1]
-    mine = np.arange(length) if context is None else context.places(length)
+    columns = np.arange(length) if context is None else context.places(length)
     positions = torch.from_numpy(np.ascontiguousarray(position_ids, np.int64)).to(device)
     halves = torch.arange(0, head_dim, 2, dtype=torch.float32, device=device)
     frequencies = rope_theta ** (-halves / head_dim)
     if rope_scaling:
         frequencies = stretch(frequencies, rope_scaling)
-    places = torch.from_numpy(mine).to(device)
+    places = torch.from_numpy(columns).to(device)
     angles = positions[:, places, None].float() * frequencies
     return Layout(
         angles.cos()[:, :, None],
         angles.sin()[:, :, None],
         mask=document_mask(positions, places) if kernel == "sdpa" else None,
         blocks=document_blocks(positions, places) if kernel == "flex" else None,
-        packed=pack_documents(position_ids, mine, device) if kernel == "varlen" else None,
+        packed=pack_documents(position_ids, columns, device) if kernel == "varlen" else None,
         context=context,
     )
 
@@ -131,8 +131,8 @@ def stretch(frequencies: torch.Tensor, scaling: RopeScaling) -> torch.Tensor:
     """
     turns = frequencies * scaling.original_length / (2 * math.pi)
     low, high = scaling.low_freq_factor, scaling.high_freq_factor
-    kept = ((turns - low) / (high - low)).clamp(0, 1)  # 1: as it was, 0: `factor` slower
-    return frequencies * (kept + (1 - kept) / scaling.factor)
+    unscaled = ((turns - low) / (high - low)).clamp(0, 1)  # 1: as it was, 0: `factor` slower
+    return frequencies * (unscaled + (1 - unscaled) / scaling.factor)
 
 
 def document_mask(positions: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
@@ -179,15 +179,15 @@ def pack_documents(
     before = position_ids[row, places[column]].astype(np.int64)  # keys that others have queries of
     sizes = before + np.diff(queries)
     keys = np.append(0, sizes.cumsum())
-    of_keys = None
+    key_places = None
     if len(places) < length:
-        begins = row * length + places[column] - before
-        of_keys = np.arange(keys[-1]) + np.repeat(begins - keys[:-1], sizes)
+        firsts = row * length + places[column] - before
+        key_places = np.arange(keys[-1]) + np.repeat(firsts - keys[:-1], sizes)
     return Packed(
         torch.from_numpy(queries.astype(np.int32)).to(device),
         torch.from_numpy(keys.astype(np.int32)).to(device),
         (int(np.diff(queries).max()), int(sizes.max())),
-        None if of_keys is None else torch.from_numpy(of_keys).to(device),
+        None if key_places is None else torch.from_numpy(key_places).to(device),
     )
 
 
@@ -207,7 +207,7 @@ def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, layout: Layout) ->
         v: (R, M, G, D).
         layout: of this micro-batch.
     """
-    grouped = q.shape[2] != k.shape[2]
+    is_grouped = q.shape[2] != k.shape[2]
     if layout.context is not None:
         k, v = layout.context.gather(torch.cat((k, v))).chunk(2)  # (R, L, G, D) each
     if layout.packed is None:
@@ -215,14 +215,14 @@ def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, layout: Layout) ->
         if layout.blocks is not None:
             flex: Callable[..., torch.Tensor] = flex_attention
             flex = _compiled(flex) if q.is_cuda else flex
-            return flex(q, k, v, block_mask=layout.blocks, enable_gqa=grouped).transpose(1, 2)
-        seen = scaled_dot_product_attention(q, k, v, attn_mask=layout.mask, enable_gqa=grouped)
-        return seen.transpose(1, 2)
+            return flex(q, k, v, block_mask=layout.blocks, enable_gqa=is_grouped).transpose(1, 2)
+        mixed = scaled_dot_product_attention(q, k, v, attn_mask=layout.mask, enable_gqa=is_grouped)
+        return mixed.transpose(1, 2)
     packed = layout.packed
     k, v = k.flatten(0, 1), v.flatten(0, 1)
     if packed.places is not None:
         k, v = k[packed.places], v[packed.places]
-    found = varlen_attn(
+    output = varlen_attn(
         query=q.flatten(0, 1),
         key=k,
         value=v,
@@ -231,10 +231,10 @@ def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, layout: Layout) ->
         max_q=packed.longest[0],
         max_k=packed.longest[1],
         window_size=(-1, 0),  # causal, counted from the last key: all before, nothing after
-        enable_gqa=grouped,
+        enable_gqa=is_grouped,
     )
-    assert isinstance(found, torch.Tensor), "a pair only if auxiliary outputs are asked for"
-    return found.view(q.shape)
+    assert isinstance(output, torch.Tensor), "a pair only if auxiliary outputs are asked for"
+    return output.view(q.shape)
 
 
 @functools.cache

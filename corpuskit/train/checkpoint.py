@@ -62,23 +62,23 @@ def require_same_run(
     Raises:
         UsageError: names every difference.
     """
-    there = {
+    saved = {
         "experts": None,
         **record.shape,
         "global_rows": record.settings["batch"]["global_rows"],
         "optimizer.kind": record.settings["optimizer"].get("kind", "adamw"),
         "optimizer.average_decay": record.settings["optimizer"].get("average_decay", 0.0),
     }
-    here = {
+    current = {
         **asdict(shape),
         "global_rows": settings.batch.global_rows,
         "optimizer.kind": settings.optimizer.kind,
         "optimizer.average_decay": settings.optimizer.average_decay,
     }
     differing = [
-        f"{name} {there.get(name)!r} there, {value!r} here"
-        for name, value in here.items()
-        if there.get(name) != value
+        f"{name} {saved.get(name)!r} there, {value!r} here"
+        for name, value in current.items()
+        if saved.get(name) != value
     ]
     if differing:
         raise UsageError(
@@ -202,7 +202,7 @@ class Checkpoints:
 
     def newest(self) -> Path | None:
         """Return the newest checkpoint, unchecked, as rank 0 sees it; collective."""
-        checkpoints = self._ordered(None)
+        checkpoints = self._candidates(None)
         return checkpoints[0] if checkpoints else None
 
     def newest_verified(self, at_most: int | None = None) -> VerifiedCheckpoint | None:
@@ -218,7 +218,7 @@ class Checkpoints:
             CorpuskitError: a rank can't read one that is there.
         """
         self.damaged = []
-        for folder in self._ordered(at_most):
+        for folder in self._candidates(at_most):
             checkpoint, problem = self._examine(folder)
             if checkpoint:
                 return checkpoint
@@ -235,7 +235,7 @@ class Checkpoints:
         """Return a checkpoint of another output; collective.
 
         Raises:
-            UsageError: the folder is none.
+            UsageError: the folder is no checkpoint.
             DataError: it is damaged.
         """
         if step_of(folder.name) is None or not folder.is_dir():
@@ -386,17 +386,17 @@ class Checkpoints:
         for group, own in zip(optimizer.param_groups, ours, strict=True):
             group.update(own)
 
-    def _ordered(self, at_most: int | None) -> list[Path]:
+    def _candidates(self, at_most: int | None) -> list[Path]:
         """Return the checkpoints in the order in which to try them, as rank 0 sees them."""
-        mine = complete_checkpoints(self._folder) if self._parallel.rank == 0 else {}
-        by_step: dict[int, Path] = self._parallel.gather(mine)[0]
+        local = complete_checkpoints(self._folder) if self._parallel.rank == 0 else {}
+        by_step: dict[int, Path] = self._parallel.gather(local)[0]
         newer = [step for step in by_step if at_most is not None and step > at_most]
         older = [step for step in reversed(by_step) if step not in newer]
         return [by_step[step] for step in (*older, *newer)]
 
     def _examine(self, folder: Path) -> tuple[VerifiedCheckpoint | None, str]:
         """Return a checkpoint if it is undamaged, else what is wrong with it; collective."""
-        begun = time.perf_counter()
+        start = time.perf_counter()
         record, problem, failure = None, "", None
         rank, ranks = self._parallel.rank, self._parallel.world_size
         try:
@@ -413,20 +413,20 @@ class Checkpoints:
         if record is None or problem:
             return None, problem
         size = sum(size for size, _ in record.files.values())
-        return VerifiedCheckpoint(folder, record, size, time.perf_counter() - begun), ""
+        return VerifiedCheckpoint(folder, record, size, time.perf_counter() - start), ""
 
     def _publish(
         self, writing: Future[Any], files: DigestedFiles, final: Path, record: CheckpointRecord
     ) -> None:
         # Every rank's future ends when all have reported their files as written.
         writing.result()
-        of_ranks: list[Any] = [None] * self._parallel.world_size
-        dist.all_gather_object(of_ranks, files.written, group=self._parallel.save_group)
+        by_rank: list[Any] = [None] * self._parallel.world_size
+        dist.all_gather_object(by_rank, files.written, group=self._parallel.save_group)
         if self._parallel.rank:
             return
         partial = final.with_suffix(".tmp")
-        every = {name: digest for files in of_ranks for name, digest in files.items()}
-        write_record(partial, replace(record, files=every))  # syncs the folder, too
+        digests = {name: digest for files in by_rank for name, digest in files.items()}
+        write_record(partial, replace(record, files=digests))  # syncs the folder, too
         partial.rename(final)
         sync_folder(self._folder)
         self._forget()
@@ -435,11 +435,11 @@ class Checkpoints:
 
     def _forget(self) -> None:
         """Delete the checkpoints that no rule keeps, but for one that is being copied."""
-        own = complete_checkpoints(self._folder)
-        held = self._uploads.held if self._uploads else None
-        for step in forgettable(own, self._settings, self._folder.parent) - {held}:
+        local = complete_checkpoints(self._folder)
+        uploading = self._uploads.held if self._uploads else None
+        for step in forgettable(local, self._settings, self._folder.parent) - {uploading}:
             with contextlib.suppress(OSError):  # the newest is complete; the next save tries
-                _delete(own[step])
+                _delete(local[step])
 
 
 class DigestedFiles(FileSystem):
@@ -469,7 +469,7 @@ def _state(model: Decoder, optimizer: torch.optim.Optimizer, parallel: Parallel)
         groups: Any = optimizer_state["param_groups"]
         lists = parallel.gather([group["params"] for group in groups])
         for number, group in enumerate(groups):
-            names = dict.fromkeys(name for of_rank in lists for name in of_rank[number])
+            names = dict.fromkeys(name for params in lists for name in params[number])
             group["params"] = sorted(names)
     if is_new:
         # torch has made the missing state by a step without gradients, and counted it.

@@ -36,21 +36,21 @@ class Context:
         pieces = np.arange(length).reshape(2 * self.size, -1)
         return pieces[[self.rank, -1 - self.rank]].reshape(-1)
 
-    def gather(self, mine: torch.Tensor) -> torch.Tensor:
+    def gather(self, local: torch.Tensor) -> torch.Tensor:
         """Return (R, L, ...) whole rows, of this rank's (R, L / size, ...); collective."""
-        whole: torch.Tensor = _Gather.apply(mine.contiguous(), self.group)  # type: ignore[no-untyped-call]
-        return whole
+        rows: torch.Tensor = _Gather.apply(local.contiguous(), self.group)  # type: ignore[no-untyped-call]
+        return rows
 
 
 class _Gather(torch.autograd.Function):
     """The tokens of all ranks in the order of the rows; to each rank the sums of its gradients."""
 
     @staticmethod
-    def forward(ctx: Any, mine: torch.Tensor, group: dist.ProcessGroup) -> torch.Tensor:
+    def forward(ctx: Any, local: torch.Tensor, group: dist.ProcessGroup) -> torch.Tensor:
         ctx.group = group
-        each = [torch.empty_like(mine) for _ in range(group.size())]
-        dist.all_gather(each, mine, group)
-        halves = [part.chunk(2, 1) for part in each]
+        pieces = [torch.empty_like(local) for _ in range(group.size())]
+        dist.all_gather(pieces, local, group)
+        halves = [part.chunk(2, 1) for part in pieces]
         early, late = [early for early, _ in halves], [late for _, late in reversed(halves)]
         return torch.cat((*early, *late), 1)
 

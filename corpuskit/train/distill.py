@@ -42,12 +42,12 @@ class Teacher:
         """
         temperature, weight = self.settings.temperature, self.settings.weight
         with torch.no_grad():
-            theirs = self.model(part.tokens, part.layout).float()
-            chances = log_softmax(theirs.div_(temperature), -1)
-        ours = log_softmax(logits.float() / temperature, -1)
-        apart = kl_div(ours, chances, reduction="none", log_target=True).sum(-1)
+            teacher_logits = self.model(part.tokens, part.layout).float()
+            chances = log_softmax(teacher_logits.div_(temperature), -1)
+        log_probs = log_softmax(logits.float() / temperature, -1)
+        divergences = kl_div(log_probs, chances, reduction="none", log_target=True).sum(-1)
         # As large as at temperature 1: gradients fall with its square.
-        divergence = temperature**2 * (apart * (part.labels != IGNORED)).sum()
+        divergence = temperature**2 * (divergences * (part.labels != IGNORED)).sum()
         return objective + weight * (divergence - losses.sum())
 
 

@@ -148,15 +148,15 @@ def estimate(
     stages, bubble = plan_pipeline(shape, settings, work, ranks)
     if stages:
         work = max(stages, key=lambda stage: stage.peak.total).work
-    of_token = token_flops(shape) + pair_flops(shape) * length.visible_tokens
+    flops_per_token = token_flops(shape) + pair_flops(shape) * length.visible_tokens
     peak = settings.peak_tflops * 1e12 if settings.peak_tflops else None
     if peak is None and device:
         peak = rate(device, settings.dtype)
-    measured = None if device or peak else measured_step_seconds(Path(settings.output))
-    step_seconds = measured
+    seconds_measured = None if device or peak else measured_step_seconds(Path(settings.output))
+    step_seconds = seconds_measured
     if peak:
-        at_work = ranks * peak * mfu * (1 - bubble)
-        step_seconds = of_token * length.tokens / length.steps / at_work
+        flops_per_second = ranks * peak * mfu * (1 - bubble)
+        step_seconds = flops_per_token * length.tokens / length.steps / flops_per_second
     seconds = step_seconds * length.steps if step_seconds else None
     saving = checkpoint_cost(
         round(saved), ranks, mtbf_hours, step_seconds,
@@ -164,8 +164,8 @@ def estimate(
     )  # fmt: skip
     result = Estimate(
         length, parameters, ranks, work, device, step_moments(shape, work), stages, bubble,
-        of_token, mfu, peak, seconds, measured is not None, checkpoint=saving, advice=[],
-        cost=seconds / 3600 * ranks * price if seconds and price is not None else None,
+        flops_per_token, mfu, peak, seconds, seconds_measured is not None, checkpoint=saving,
+        advice=[], cost=seconds / 3600 * ranks * price if seconds and price is not None else None,
     )  # fmt: skip
     result.advice.extend(_advice(settings, result))
     return result
@@ -230,9 +230,9 @@ def _advice(settings: TrainSettings, result: Estimate) -> list[str]:
     lines, best = [], result.checkpoint
     every = settings.checkpoint.every_steps
     if best.every_steps and not 1 / 3 <= every / best.every_steps <= 3:
-        often = "often" if every < best.every_steps else "seldom"
+        too = "often" if every < best.every_steps else "seldom"
         lines.append(
-            f"checkpoint.every_steps: {every} is {often}: about {best.every_steps:,} would lose "
+            f"checkpoint.every_steps: {every} is {too}: about {best.every_steps:,} would lose "
             "least time to writing and to repeating steps after failures."
         )
     if result.device and result.peak.total > FILLED * result.device.memory_bytes:
@@ -259,21 +259,21 @@ def _advice(settings: TrainSettings, result: Estimate) -> list[str]:
 
 def _ways_to_fit(settings: TrainSettings, result: Estimate) -> list[str]:
     parts, parallel = result.peak.parts, settings.parallel
-    ways = []
+    advice = []
     largest = max(parts, key=lambda part: parts[part])
     if result.work.rows > 1:
-        ways.append(f"batch.micro_rows below {result.work.rows} needs less of activations.")
+        advice.append(f"batch.micro_rows below {result.work.rows} needs less of activations.")
     elif parallel.recompute != "full" and largest == "activations":
-        ways.append("parallel.recompute: full keeps the inputs of blocks only.")
+        advice.append("parallel.recompute: full keeps the inputs of blocks only.")
     if result.work.kernel == "sdpa" and result.work.is_cuda:
-        ways.append("attention: varlen (in bfloat16) has no mask.")
+        advice.append("attention: varlen (in bfloat16) has no mask.")
     if result.work.rows == 1 and largest in ("activations", "logits", "working"):
-        ways.append(f"parallel.context: {2 * parallel.context} halves the tokens of a rank.")
+        advice.append(f"parallel.context: {2 * parallel.context} halves the tokens of a rank.")
     if largest == "logits" and parallel.tensor == 1:
-        ways.append("parallel.tensor: 2 halves the logits.")
+        advice.append("parallel.tensor: 2 halves the logits.")
     if largest in ("weights", "optimizer", "gathered weights", "gradients"):
-        ways.append("More ranks, fewer replicas or zero: 3 leave less of the model on each.")
-    return ways or ["Take more ranks, or a smaller model."]
+        advice.append("More ranks, fewer replicas or zero: 3 leave less of the model on each.")
+    return advice or ["Take more ranks, or a smaller model."]
 
 
 # The length of a run.
@@ -331,10 +331,10 @@ def read_length(settings: TrainSettings, seq_len: int | None = None) -> RunLengt
     choose_teacher(settings, shape, plan.tokenizer)
     rows = sum(source.rows for source in sources)
     lengths = [(source.rows / rows, source.document_tokens) for source in sources if source.rows]
-    visible, known = (plan.seq_len + 1) / 2, "whole rows"
+    visible, basis = (plan.seq_len + 1) / 2, "whole rows"
     if all(tokens is not None for _, tokens in lengths):
         visible = sum(share * ((tokens or 0) + 1) / 2 for share, tokens in lengths)
-        known = "documents of mean length"
+        basis = "documents of mean length"
     return RunLength(
         shape=shape,
         seq_len=plan.seq_len,
@@ -343,7 +343,7 @@ def read_length(settings: TrainSettings, seq_len: int | None = None) -> RunLengt
         plan_steps=possible,
         sources=sources,
         visible_tokens=visible,
-        visible_from=known,
+        visible_from=basis,
     )
 
 
@@ -370,9 +370,9 @@ def _length_without_plan(settings: TrainSettings, seq_len: int | None) -> RunLen
         )
     steps = settings.num_steps(seq_len)
     assert steps is not None, "one of both is set"
-    own = settings.init_from
+    base = settings.init_from
     return RunLength(
-        shape=read_shape(own) if own else settings.model.shape(settings.model.vocab_size or 0),
+        shape=read_shape(base) if base else settings.model.shape(settings.model.vocab_size or 0),
         seq_len=seq_len,
         steps=steps,
         tokens=steps * settings.batch.global_rows * seq_len,
@@ -569,22 +569,22 @@ def plan_pipeline(
     waits = (size - 1) / chunks / (3 if parallel.splits_backward else 1)
     places = []
     for place in range(size):
-        mine = [span for span in stage_spans(shape.layers, parallel) if span.rank == place]
-        of_looped = (2 * (size - place - 1) + (chunks - 1) * size + 1) / chunks
-        in_flight = {"1f1b": size - place, "gpipe": num, "zbv": size}.get(kind, of_looped)
-        is_first, is_last = any(s.is_first for s in mine), any(s.is_last for s in mine)
-        of_rank = replace(
+        spans = [span for span in stage_spans(shape.layers, parallel) if span.rank == place]
+        if_looped = (2 * (size - place - 1) + (chunks - 1) * size + 1) / chunks
+        in_flight = {"1f1b": size - place, "gpipe": num, "zbv": size}.get(kind, if_looped)
+        is_first, is_last = any(s.is_first for s in spans), any(s.is_last for s in spans)
+        rank_work = replace(
             work,
-            layers=sum(len(span.layers) for span in mine),
+            layers=sum(len(span.layers) for span in spans),
             has_embedding=is_first,
             has_head=is_last,
             in_flight=min(in_flight, num),
             # A stage has one for each micro-batch, forward and backward, but for both ends.
             received=num * (2 * chunks - is_first - is_last),
         )
-        peak = max(step_moments(shape, of_rank), key=lambda moment: moment.total)
-        whole = _count(shape, replace(of_rank, tensor=1, shards=1, expert=1)).local
-        places.append(PipelineRank(whole, of_rank, peak))
+        peak = max(step_moments(shape, rank_work), key=lambda moment: moment.total)
+        parameters = _count(shape, replace(rank_work, tensor=1, shards=1, expert=1)).local
+        places.append(PipelineRank(parameters, rank_work, peak))
     return places, waits / (num + waits)
 
 
@@ -605,8 +605,8 @@ def step_moments(shape: ModelShape, work: Work) -> list[Moment]:
     """Return the moments of a step at which a rank may need most, in their order."""
     sizes = _count(shape, work)
     layers, tokens, local = sizes.layers, work.tokens, float(FLOAT * sizes.local)
-    kept = _block_bytes(shape, work, work.recompute) * tokens
-    again = _block_bytes(shape, work, "none") * tokens - kept  # what a block recomputes
+    saved = _block_bytes(shape, work, work.recompute) * tokens
+    recomputed = _block_bytes(shape, work, "none") * tokens - saved  # what a block recomputes
     outside = _outside_bytes(shape, work) * tokens
     mask = float(tokens * work.seq_len) if work.kernel == "sdpa" else 0.0
     logits, log_softmax = _logit_bytes(shape, work)
@@ -617,49 +617,49 @@ def step_moments(shape: ModelShape, work: Work) -> list[Moment]:
         stream = work.item_bytes * shape.dim / work.tensor * tokens
         always["received"] = work.received * stream
         # Of micro-batches that wait besides the one at work, whose inputs are counted above.
-        waiting = layers * kept + outside + mask + work.has_head * logits / 2
-        always["waiting"] = (work.in_flight - 1) * waiting
+        per_batch = layers * saved + outside + mask + work.has_head * logits / 2
+        always["waiting"] = (work.in_flight - 1) * per_batch
     if work.copies_state:
         always["checkpoint"] = local + always["optimizer"]
 
-    def moment(name: str, left: int, done: int, parts: dict[Part, float]) -> Moment:
-        """Add to `parts` what `left` blocks keep, and the gradients of `done` blocks."""
-        more: dict[Part, float] = {
-            "activations": left * kept + outside,
+    def moment(name: str, num_left: int, num_done: int, parts: dict[Part, float]) -> Moment:
+        """Add to `parts` what `num_left` blocks keep, and the gradients of `num_done`."""
+        base: dict[Part, float] = {
+            "activations": num_left * saved + outside,
             "mask": mask,
-            "gradients": sizes.gradients(work, done),
-            "gathered weights": sizes.gathered(work, left),
+            "gradients": sizes.gradients(work, num_done),
+            "gathered weights": sizes.gathered(work, num_left),
         }
-        return Moment(name, always | more | parts)
+        return Moment(name, always | base | parts)
 
     moments = [
         moment("forward pass", layers, 0, {"logits": logits}),
         moment("loss", layers, 0, {"logits": log_softmax}),
         moment("head", layers, 0, {"logits": logits / 2 + table}),
     ]
-    middle = again + _working_bytes(shape, work) * tokens
-    made = work.item_bytes * shape.ffn_dim * shape.dim / work.tensor
+    middle = recomputed + _working_bytes(shape, work) * tokens
+    gradient = work.item_bytes * shape.ffn_dim * shape.dim / work.tensor
     # What was sent of a block's gradients is kept until the next block's are.
-    sent = float(FLOAT * sizes.block) if work.is_wrapped and work.shards > 1 else 0.0
-    for name, done in (("last block", 0), ("first block", layers - 1)):
-        left = layers - done
-        inside: dict[Part, float] = {
+    in_transit = float(FLOAT * sizes.block) if work.is_wrapped and work.shards > 1 else 0.0
+    for name, num_done in (("last block", 0), ("first block", layers - 1)):
+        left = layers - num_done
+        in_block: dict[Part, float] = {
             "working": middle,
-            "reduction": table + made + (sent if done else 0),
+            "reduction": table + gradient + (in_transit if num_done else 0),
             "gathered weights": sizes.gathered(work, left, in_block=True),
         }
         ending: dict[Part, float] = {"reduction": table + sizes.reduction(work, sizes.block)}
-        moments.append(moment(name, left, done, inside))
-        moments.append(moment(f"{name}'s gradients", left - 1, done, ending))
+        moments.append(moment(name, left, num_done, in_block))
+        moments.append(moment(f"{name}'s gradients", left - 1, num_done, ending))
     # Of the head, of the embedding, and their sum.
     table *= 3 if shape.tied else work.has_embedding + work.has_head
-    moments.append(moment("embedding", 0, layers, {"reduction": table + sent}))
-    over: dict[Part, float] = dict.fromkeys(("activations", "mask", "gathered weights"), 0.0)
+    moments.append(moment("embedding", 0, layers, {"reduction": table + in_transit}))
+    freed: dict[Part, float] = dict.fromkeys(("activations", "mask", "gathered weights"), 0.0)
     root: dict[Part, float] = {"reduction": sizes.reduction(work, sizes.root)}
-    moments.append(moment("embedding's gradients", 0, layers, over | root))
-    moments.append(moment("update", 0, layers, {**over, "gradients": local}))
-    for each in moments if work.offload else ():
-        each.parts.update(dict.fromkeys(OFFLOADED, 0.0))
+    moments.append(moment("embedding's gradients", 0, layers, freed | root))
+    moments.append(moment("update", 0, layers, {**freed, "gradients": local}))
+    for m in moments if work.offload else ():
+        m.parts.update(dict.fromkeys(OFFLOADED, 0.0))
     return moments
 
 
@@ -672,8 +672,8 @@ class _RankCounts(NamedTuple):
     block: int
     layers: int
 
-    def gathered(self, work: Work, left: int, *, in_block: bool = False) -> float:
-        """Return the bytes of whole weights while `left` blocks have their backward pass to come.
+    def gathered(self, work: Work, num_left: int, *, in_block: bool = False) -> float:
+        """Return the bytes of whole weights while `num_left` blocks await their backward pass.
 
         Those of embedding and head stay from forward to the end of backward. With `zero: 3` a block
         has its own while it is in use, and among several ranks another one's are on the way.
@@ -681,25 +681,25 @@ class _RankCounts(NamedTuple):
         if not work.is_wrapped:
             return 0.0
         if work.zero == 3:
-            left = min(left, in_block + (work.shards > 1))
-        return float(work.item_bytes * (self.root + left * self.block))
+            num_left = min(num_left, in_block + (work.shards > 1))
+        return float(work.item_bytes * (self.root + num_left * self.block))
 
-    def gradients(self, work: Work, done: int) -> float:
-        """Return the bytes of gradients that are ready when `done` blocks are."""
+    def gradients(self, work: Work, num_done: int) -> float:
+        """Return the bytes of gradients that are ready when `num_done` blocks are."""
         if work.accumulates:
-            whole = self.root + self.layers * self.block
+            all_parameters = self.root + self.layers * self.block
             is_whole = work.is_wrapped and work.zero == 1
-            return float(FLOAT * (whole if is_whole else self.local))
-        return FLOAT * done * self.block / work.shards
+            return float(FLOAT * (all_parameters if is_whole else self.local))
+        return FLOAT * num_done * self.block / work.shards
 
     def reduction(self, work: Work, numbers: int) -> float:
         """Return the bytes of gradients as they were made and on their way over the ranks."""
         if not work.is_wrapped:
             return float(FLOAT * numbers)
-        made = work.item_bytes * (1 if work.is_cuda else 2)  # on CPU, copied first
+        from_backward = work.item_bytes * (1 if work.is_cuda else 2)  # on CPU, copied first
         # One rank divides by one instead of sending, into another copy.
-        sent = FLOAT if work.shards > 1 else 2 * FLOAT
-        return float(numbers * max(made + FLOAT, sent + FLOAT / work.shards))
+        reduced = FLOAT if work.shards > 1 else 2 * FLOAT
+        return float(numbers * max(from_backward + FLOAT, reduced + FLOAT / work.shards))
 
 
 def _count(shape: ModelShape, work: Work) -> _RankCounts:
@@ -710,15 +710,15 @@ def _count(shape: ModelShape, work: Work) -> _RankCounts:
     for matrix in matrices(shape):
         if absent.get(matrix.where):
             continue
-        here = matrix.local(work.tensor, expert=work.expert)
+        size = matrix.local(work.tensor, expert=work.expert)
         share = matrix.local(work.tensor, work.shards, work.expert)
         times = layers if matrix.where == "block" else 1
         local += times * share
         moments += times * share * (_moments_of(matrix, work.optimizer) + work.keeps_average)
         if matrix.where == "block":
-            block += here
+            block += size
         else:
-            root += here
+            root += size
     return _RankCounts(local, moments, root, block, layers)
 
 
@@ -769,9 +769,9 @@ def _routed_bytes(dim: int, experts: ExpertShape, item_bytes: int) -> float:
     Of each of its experts: what goes in and what comes out, four vectors inside, two weights and
     three places. Of the router: the scores and, unless it is there already, the token in float32.
     """
-    each = item_bytes * (2 * dim + 4 * experts.ffn_dim) + 2 * FLOAT + 3 * 8
+    per_expert = item_bytes * (2 * dim + 4 * experts.ffn_dim) + 2 * FLOAT + 3 * 8
     router = FLOAT * experts.count + FLOAT + (FLOAT * dim if item_bytes != FLOAT else 0)
-    return experts.per_token * each + router
+    return experts.per_token * per_expert + router
 
 
 def _outside_bytes(shape: ModelShape, work: Work) -> float:
@@ -800,10 +800,8 @@ def _working_bytes(shape: ModelShape, work: Work) -> float:
     The gradients of gate and up are made while what they came from is still there; later those of
     keys and values, of whole rows, twice where these are shared.
     """
-    of_keys = 4 * shape.kv_heads * shape.head_dim * work.context if work.context > 1 else 0
+    keys = 4 * shape.kv_heads * shape.head_dim * work.context if work.context > 1 else 0
     if experts := shape.experts:
         inner = (experts.per_token + experts.shared) * experts.ffn_dim
-        return work.item_bytes * (
-            max(2 * inner + experts.per_token * shape.dim, of_keys) + shape.dim
-        )
-    return work.item_bytes * (max(2 * shape.ffn_dim, of_keys) / work.tensor + shape.dim)
+        return work.item_bytes * (max(2 * inner + experts.per_token * shape.dim, keys) + shape.dim)
+    return work.item_bytes * (max(2 * shape.ffn_dim, keys) / work.tensor + shape.dim)

@@ -206,16 +206,16 @@ def _window(
     documents: Iterator[tuple[int, NDArray[np.integer]]],
 ) -> list[tuple[int, NDArray[np.integer]]]:
     """Take the next documents; those that are taken predict something, if any left does."""
-    taken: list[tuple[int, NDArray[np.integer]]] = []
+    documents_taken: list[tuple[int, NDArray[np.integer]]] = []
     num_tokens = 0
     for source, tokens in documents:
         if len(tokens) < 2:
             continue
-        taken.append((source, tokens))
+        documents_taken.append((source, tokens))
         num_tokens += len(tokens)
         if num_tokens >= WINDOW_TOKENS:
             break
-    return taken
+    return documents_taken
 
 
 @torch.no_grad()
@@ -249,7 +249,7 @@ def _row_losses(
         values = (rows.tokens, rows.labels, rows.positions)
         return micro_batch(
             model.shape,
-            *(fill(each, first, none) for each, none in zip(values, masked, strict=True)),
+            *(fill(column, first, filler) for column, filler in zip(values, masked, strict=True)),
             kernel=kernel,
             device=device,
             context=parallel.context,
@@ -265,9 +265,9 @@ def _row_losses(
         if model.stages:
             from corpuskit.train.pipeline import forward_only
 
-            of_tokens = forward_only(model, settings, parallel, parts)
+            token_loss = forward_only(model, settings, parallel, parts)
         else:
-            of_tokens, _ = token_losses(model(parts[0].tokens, parts[0].layout), parts[0].labels)
-        losses.append(parallel.whole_rows(of_tokens).double().cpu())
-    of_rows: NDArray[np.float64] = torch.cat(losses).numpy()
-    return of_rows[: len(rows.sources)]
+            token_loss, _ = token_losses(model(parts[0].tokens, parts[0].layout), parts[0].labels)
+        losses.append(parallel.whole_rows(token_loss).double().cpu())
+    row_losses: NDArray[np.float64] = torch.cat(losses).numpy()
+    return row_losses[: len(rows.sources)]

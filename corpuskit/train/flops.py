@@ -113,8 +113,8 @@ def peak_flops(device: torch.device, dtype: torch.dtype | str) -> float | None:
         return None
     import torch
 
-    known = find_device(torch.cuda.get_device_name(device))
-    return None if known is None else rate(known, str(dtype).removeprefix("torch."))
+    model = find_device(torch.cuda.get_device_name(device))
+    return None if model is None else rate(model, str(dtype).removeprefix("torch."))
 
 
 def rate(device: Device, dtype: str) -> float | None:

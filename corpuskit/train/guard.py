@@ -50,10 +50,10 @@ class SpikeGuard:
 
     def __init__(self, settings: GuardSettings, state: Mapping[str, Any] | None = None) -> None:
         self.settings = settings
-        known = state or {"losses": [], "grad_norms": [], "bad_steps": []}
-        self._losses = deque[float](known["losses"], settings.window)
-        self._grad_norms = deque[float](known["grad_norms"], settings.window)
-        self.bad_steps: list[int] = [*known["bad_steps"]]
+        saved = state or {"losses": [], "grad_norms": [], "bad_steps": []}
+        self._losses = deque[float](saved["losses"], settings.window)
+        self._grad_norms = deque[float](saved["grad_norms"], settings.window)
+        self.bad_steps: list[int] = [*saved["bad_steps"]]
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state for the next judgement, JSON-ready."""
@@ -98,10 +98,10 @@ class SpikeGuard:
         limit = self.settings.sigmas
         if not limit or len(self._losses) < min(self.settings.min_steps, self.settings.window):
             return None
-        usual = self.usual_loss
-        sigmas, _ = _far_above(loss, self._losses, LEAST_SPREAD * usual)
+        usual_loss = self.usual_loss
+        sigmas, _ = _far_above(loss, self._losses, LEAST_SPREAD * usual_loss)
         if sigmas > limit:
-            return f"loss {loss:.4g} is {sigmas:.1f} standard deviations above {usual:.4g}"
+            return f"loss {loss:.4g} is {sigmas:.1f} standard deviations above {usual_loss:.4g}"
         # Norms scatter by factors.
         logs = [math.log(max(norm, 1e-30)) for norm in self._grad_norms]
         sigmas, mean = _far_above(math.log(max(grad_norm, 1e-30)), logs, LEAST_LOG_SPREAD)
@@ -121,7 +121,7 @@ class SpikeGuard:
 def _far_above(value: float, before: Sequence[float], least: float) -> tuple[float, float]:
     """Return by how many standard deviations a value is above the mean of others, and that mean."""
     mean = sum(before) / len(before)
-    spread = math.sqrt(sum((other - mean) ** 2 for other in before) / len(before))
+    spread = math.sqrt(sum((x - mean) ** 2 for x in before) / len(before))
     return (value - mean) / max(spread, least), mean
 
 
@@ -143,7 +143,7 @@ class Suspect:
 
 
 def document_losses(
-    batch: Mapping[str, Any], losses: NDArray[np.float32], usual: float
+    batch: Mapping[str, Any], losses: NDArray[np.float32], expected: float
 ) -> list[tuple[float, int, int, int, float]]:
     """Return the most suspect stretches of a batch.
 
@@ -152,7 +152,7 @@ def document_losses(
     Args:
         batch: S rows of L tokens, as the loader gives them.
         losses: (S, L) nats, 0 where a token has no label.
-        usual: nats per token that are expected.
+        expected: nats per token that are expected.
 
     Returns:
         `NAMED` at most: (excess in nats, row of the batch, first token, labelled tokens, mean
@@ -162,7 +162,7 @@ def document_losses(
     starts = np.flatnonzero(batch["position_ids"].reshape(-1) == 0)
     labelled = np.add.reduceat((batch["labels"] != IGNORED).reshape(-1), starts, dtype=np.int64)
     sums = np.add.reduceat(losses.reshape(-1), starts, dtype=np.float64)
-    excess = np.where(np.isfinite(sums), sums - labelled * usual, np.inf)
+    excess = np.where(np.isfinite(sums), sums - labelled * expected, np.inf)
     order = [i for i in np.argsort(-excess, kind="stable").tolist() if labelled[i]]
     return [
         (

@@ -64,9 +64,9 @@ def ending_of(error: BaseException) -> Ending | None:
     When a rank dies, the others get an error of gloo or NCCL within a collective: nothing is wrong
     with them.
     """
-    lost = next((cause for cause in _causes(error) if _is_lost_peer(cause)), None)
-    if lost is not None:
-        reason = (str(lost).strip().splitlines() or [type(lost).__name__])[0]
+    cause = next((cause for cause in _causes(error) if _is_lost_peer(cause)), None)
+    if cause is not None:
+        reason = (str(cause).strip().splitlines() or [type(cause).__name__])[0]
         reason = _SOURCE_LOCATION.sub("", reason).partition(". ")[0]
         return Ending(REQUEUE, f"another rank ended: {reason}")
     if isinstance(error, DataError):
@@ -80,17 +80,17 @@ def ending_of(error: BaseException) -> Ending | None:
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
     """Yield an error and its causes; a checkpoint's error has one per rank."""
-    waiting, seen = [error], set()
-    while waiting:
-        cause = waiting.pop()
+    stack, seen = [error], set()
+    while stack:
+        cause = stack.pop()
         if id(cause) in seen:
             continue
         seen.add(id(cause))
         yield cause
-        waiting += [link for link in (cause.__context__, cause.__cause__) if link is not None]
+        stack += [link for link in (cause.__context__, cause.__cause__) if link is not None]
         failures = getattr(cause, "failures", None)  # torch's CheckpointException
         if isinstance(failures, dict):
-            waiting += [pair[0] for pair in failures.values() if isinstance(pair, tuple)]
+            stack += [pair[0] for pair in failures.values() if isinstance(pair, tuple)]
 
 
 def _is_lost_peer(error: BaseException) -> bool:
@@ -206,7 +206,7 @@ class HeartbeatWriter:
 
     def _watch(self) -> None:
         tick = min(WRITE_SECONDS, self._hang_seconds / 8)
-        written, armed = self._last, time.monotonic()
+        last_written, armed = self._last, time.monotonic()
         while not self._left.wait(tick):
             last, now = self._last, time.monotonic()
             if now - last[2] >= self._hang_seconds:
@@ -214,9 +214,9 @@ class HeartbeatWriter:
             if now - armed >= self._hang_seconds / 4:
                 self._arm()
                 armed = now
-            if last is not written:
+            if last is not last_written:
                 self._write()
-                written = last
+                last_written = last
 
     def _arm(self) -> None:
         """Have faulthandler end the process unless this is called again in time.
@@ -267,6 +267,6 @@ def read_heartbeats(output: str | os.PathLike[str]) -> list[RankHeartbeat]:
     names, heartbeats = [field.name for field in fields(RankHeartbeat)], []
     for path in sorted(Path(output, FOLDER).glob("rank-*.json")):
         with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
-            known: dict[str, Any] = json.loads(path.read_bytes())
-            heartbeats.append(RankHeartbeat(**{name: known[name] for name in names}))
+            content: dict[str, Any] = json.loads(path.read_bytes())
+            heartbeats.append(RankHeartbeat(**{name: content[name] for name in names}))
     return heartbeats

@@ -161,8 +161,8 @@ def make_config(
             "n_group": 1,
             "topk_group": 1,
         }
-    more = {"use_sliding_window": False, "sliding_window": None} if shape.qk_norm else {}
-    return config | (more or {"mlp_bias": False})
+    extra = {"use_sliding_window": False, "sliding_window": None} if shape.qk_norm else {}
+    return config | (extra or {"mlp_bias": False})
 
 
 def read_shape(folder: str | Path) -> ModelShape:
@@ -181,27 +181,27 @@ def read_shape(folder: str | Path) -> ModelShape:
             f"{place}: model_type is {model_type!r}{why}. "
             f"Models of {', '.join(ARCHITECTURES)} can be trained further."
         )
-    for what, is_wrong in _departures(config, model_type).items():
+    for key, is_wrong in _departures(config, model_type).items():
         if is_wrong:
             raise UsageError(
-                f"{place}: {what} is {config.get(what, 'not set')!r}, which this decoder does not "
+                f"{place}: {key} is {config.get(key, 'not set')!r}, which this decoder does not "
                 "compute. Choose another model."
             )
-    heads, dim = _whole(place, config, "num_attention_heads"), _whole(place, config, "hidden_size")
+    heads, dim = (_size(place, config, key) for key in ("num_attention_heads", "hidden_size"))
     head_dim = 128 if model_type == "qwen3" else dim // heads  # where the file does not say it
     if config.get("head_dim") is not None:
-        head_dim = _whole(place, config, "head_dim")
+        head_dim = _size(place, config, "head_dim")
     kv_heads = heads
     if model_type != "llama" or config.get("num_key_value_heads") is not None:
-        kv_heads = _whole(place, config, "num_key_value_heads")
+        kv_heads = _size(place, config, "num_key_value_heads")
     return ModelShape(
-        vocab_size=_whole(place, config, "vocab_size"),
+        vocab_size=_size(place, config, "vocab_size"),
         dim=dim,
-        layers=_whole(place, config, "num_hidden_layers"),
+        layers=_size(place, config, "num_hidden_layers"),
         heads=heads,
         kv_heads=kv_heads,
         head_dim=head_dim,
-        ffn_dim=_whole(place, config, "intermediate_size"),
+        ffn_dim=_size(place, config, "intermediate_size"),
         tied=bool(config.get("tie_word_embeddings", False)),
         qk_norm=model_type == "qwen3" or bool(config.get("use_qk_norm")),
         experts=_read_experts(place, config) if model_type == "glm4_moe" else None,
@@ -212,10 +212,10 @@ def read_shape(folder: str | Path) -> ModelShape:
 
 def _read_experts(place: Path, config: Mapping[str, Any]) -> ExpertShape:
     return ExpertShape(
-        count=_whole(place, config, "n_routed_experts"),
-        per_token=_whole(place, config, "num_experts_per_tok"),
-        ffn_dim=_whole(place, config, "moe_intermediate_size"),
-        shared=_whole(place, config, "n_shared_experts"),
+        count=_size(place, config, "n_routed_experts"),
+        per_token=_size(place, config, "num_experts_per_tok"),
+        ffn_dim=_size(place, config, "moe_intermediate_size"),
+        shared=_size(place, config, "n_shared_experts"),
         scaling=_number(place, "routed_scaling_factor", config.get("routed_scaling_factor")),
     )
 
@@ -262,7 +262,7 @@ def _read_rope(place: Path, config: Mapping[str, Any]) -> dict[str, Any]:
         theta = rope.get("rope_theta", theta)
         kind = rope.get("rope_type") or rope.get("type") or "default"
         if kind == "llama3":
-            length = _whole(place, rope, "original_max_position_embeddings")
+            length = _size(place, rope, "original_max_position_embeddings")
             scaling = RopeScaling(
                 factor=_number(place, "factor", rope.get("factor")),
                 low_freq_factor=_number(place, "low_freq_factor", rope.get("low_freq_factor")),
@@ -305,21 +305,21 @@ def load_weights(folder: str | Path, model: Decoder) -> None:
     from corpuskit.train.adapters import FourBitLinear
 
     place = Path(folder)
-    stored = find_tensors(place)
+    tensors_stored = find_tensors(place)
     experts = model.shape.experts
     with torch.device("meta"):
-        whole = type(model)(model.shape) if model.stages else model
+        full = type(model)(model.shape) if model.stages else model
     tensors = _without_adapters(model)
     shapes = {
-        foreign: tuple(each.shape[-2:])
-        for name, each in _without_adapters(whole).items()
+        foreign: tuple(parameter.shape[-2:])
+        for name, parameter in _without_adapters(full).items()
         for foreign in foreign_names(name, experts)
     }
-    _require_match(place, stored, shapes)
+    _require_match(place, tensors_stored, shapes)
     for name, parameter in tensors.items():
         if isinstance(parameter, FourBitLinear):  # each rank has the whole matrix
             (foreign,) = foreign_names(name, experts)
-            parameter.fill(read_slice(stored[foreign], [0, 0], parameter.shape))
+            parameter.fill(read_slice(tensors_stored[foreign], [0, 0], parameter.shape))
             continue
         target, offsets = parameter.data, [0] * parameter.ndim
         if isinstance(parameter, DTensor):
@@ -332,19 +332,19 @@ def load_weights(folder: str | Path, model: Decoder) -> None:
             boxes, sources = list(target), sources[first : first + len(target)]
         with torch.no_grad():
             for box, foreign in zip(boxes, sources, strict=True):
-                box.copy_(read_slice(stored[foreign], offsets, box.shape))
+                box.copy_(read_slice(tensors_stored[foreign], offsets, box.shape))
 
 
 def _without_adapters(model: Decoder) -> dict[str, Any]:
     """Return the tensors of a model; a matrix in four bits is its module."""
     from corpuskit.train.adapters import FourBitLinear
 
-    found: dict[str, Any] = dict((*model.named_parameters(), *model.named_buffers()))
+    tensors: dict[str, Any] = dict((*model.named_parameters(), *model.named_buffers()))
     for name, module in model.named_modules():
         if isinstance(module, FourBitLinear):
-            del found[f"{name}.codes"], found[f"{name}.scale"]
-            found[f"{name}.weight"] = module
-    return {name: tensor for name, tensor in found.items() if ".lora_" not in name}
+            del tensors[f"{name}.codes"], tensors[f"{name}.scale"]
+            tensors[f"{name}.weight"] = module
+    return {name: tensor for name, tensor in tensors.items() if ".lora_" not in name}
 
 
 def find_tensors(folder: Path) -> dict[str, StoredTensor]:
@@ -373,20 +373,20 @@ def find_tensors(folder: Path) -> dict[str, StoredTensor]:
 
 
 def _require_match(
-    folder: Path, stored: Mapping[str, StoredTensor], shapes: Mapping[str, tuple[int, ...]]
+    folder: Path, tensors: Mapping[str, StoredTensor], shapes: Mapping[str, tuple[int, ...]]
 ) -> None:
     """Refuse files that don't hold exactly the model's parameters."""
-    if missing := [name for name in shapes if name not in stored]:
+    if missing := [name for name in shapes if name not in tensors]:
         raise DataError(f"{folder}: {_some(missing)} missing. Fetch the model again.")
     # Of tied models, some write the head: it is the embedding. The other is computed.
     spare = ("lm_head.weight", "rotary_emb.inv_freq")
-    if unexpected := [name for name in stored if name not in shapes and not name.endswith(spare)]:
+    if unexpected := [name for name in tensors if name not in shapes and not name.endswith(spare)]:
         raise DataError(
             f"{folder}: {_some(unexpected)} not of the model that {CONFIG} describes. "
             "Check that the files belong together."
         )
     for name, shape in shapes.items():
-        tensor = stored[name]
+        tensor = tensors[name]
         if tensor.shape != shape:
             raise DataError(
                 f"{tensor.place} is {tensor.shape}, and {CONFIG} makes it {shape}. "
@@ -400,9 +400,9 @@ def _require_match(
 
 
 def _some(names: Sequence[str]) -> str:
-    shown = ", ".join(repr(name) for name in names[:3])
-    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-    return f"tensor {shown} is" if len(names) == 1 else f"tensors {shown}{more} are"
+    listed = ", ".join(repr(name) for name in names[:3])
+    others = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return f"tensor {listed} is" if len(names) == 1 else f"tensors {listed}{others} are"
 
 
 def read_json(place: Path, hint: str) -> dict[str, Any]:
@@ -423,7 +423,7 @@ def read_json(place: Path, hint: str) -> dict[str, Any]:
     return fields
 
 
-def _whole(place: Path, config: Mapping[str, Any], name: str) -> int:
+def _size(place: Path, config: Mapping[str, Any], name: str) -> int:
     value = config.get(name)
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise DataError(f"{place}: {name} must be a whole number of at least 1, got {value!r}.")
@@ -494,16 +494,16 @@ def require_same_model(settings: TrainSettings, shape: ModelShape) -> None:
     """
     if "model" not in settings.model_fields_set:
         return
-    given = settings.model
+    section = settings.model
     requested: dict[str, Any] = {}
-    if given.preset:
-        requested = dict(zip(SIZES, PRESETS[given.preset], strict=True))
-    named = {name: getattr(given, name) for name in given.model_fields_set}
-    requested |= {name: value for name, value in named.items() if value is not None}
+    if section.preset:
+        requested = dict(zip(SIZES, PRESETS[section.preset], strict=True))
+    values = {name: getattr(section, name) for name in section.model_fields_set}
+    requested |= {name: value for name, value in values.items() if value is not None}
     differing = [
-        f"{name} {requested[name]!r} here, {there!r} there"
-        for name, there in asdict(shape).items()
-        if requested.get(name, there) != there
+        f"{name} {requested[name]!r} here, {value!r} there"
+        for name, value in asdict(shape).items()
+        if requested.get(name, value) != value
     ]
     if differing:
         raise UsageError(
@@ -539,9 +539,9 @@ def require_tokenizer(
     hashes = _tokenizers(Path(folder))
     if is_trusted or expected in hashes.values():
         return
-    named = ", ".join(f"{name} {digest}" for name, digest in hashes.items()) or "no tokenizer file"
+    listed = ", ".join(f"{name} {digest}" for name, digest in hashes.items()) or "no tokenizer file"
     raise UsageError(
-        f"{folder}: its tokenizer ({named}) may not be that of the packed tokens "
+        f"{folder}: its tokenizer ({listed}) may not be that of the packed tokens "
         f"({expected}). Tokenize with the model's own file, or set init_tokenizer: trusted if you "
         "know that the same ids mean the same."
     )
@@ -559,10 +559,10 @@ def require_undamaged_export(folder: Path, parallel: Parallel) -> None:
         return
     files = read_json(folder / ORIGIN, _AGAIN).get("files", {})
     try:
-        known = {str(name): (int(size), str(digest)) for name, (size, digest) in files.items()}
+        expected = {str(name): (int(size), str(digest)) for name, (size, digest) in files.items()}
     except (AttributeError, TypeError, ValueError):
         raise DataError(f"{folder / ORIGIN}: files is not a list of files. {_AGAIN}") from None
-    problem = find_damage(folder, known, parallel.rank, parallel.world_size)
+    problem = find_damage(folder, expected, parallel.rank, parallel.world_size)
     if problems := list(filter(None, parallel.gather(problem))):
         raise DataError(
             f"{folder}: {'; '.join(problems)}. {_AGAIN} If the change is meant, take files out of "
@@ -617,7 +617,7 @@ def read_header(path: Path) -> dict[str, StoredTensor]:
         fields = json.loads(head)
         fields.pop("__metadata__", None)
         begin = 8 + length
-        stored = {name: _stored(path, name, entry, begin) for name, entry in fields.items()}
+        tensors = {name: _parse_entry(path, name, entry, begin) for name, entry in fields.items()}
         end = begin + max((entry["data_offsets"][1] for entry in fields.values()), default=0)
     except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError):
         raise DataError(
@@ -627,10 +627,10 @@ def read_header(path: Path) -> dict[str, StoredTensor]:
         raise DataError(
             f"{path}: is {size:,} bytes long, and its header describes {end:,}. Fetch it again."
         )
-    return stored
+    return tensors
 
 
-def _stored(path: Path, name: str, entry: Mapping[str, Any], begin: int) -> StoredTensor:
+def _parse_entry(path: Path, name: str, entry: Mapping[str, Any], begin: int) -> StoredTensor:
     first, end = (int(offset) for offset in entry["data_offsets"])
     dtype, shape = str(entry["dtype"]), tuple(int(size) for size in entry["shape"])
     if dtype in DTYPES and end - first != math.prod(shape) * int(dtype[-2:]) // 8:
@@ -640,13 +640,13 @@ def _stored(path: Path, name: str, entry: Mapping[str, Any], begin: int) -> Stor
     return StoredTensor(path, name, dtype, shape, begin + first)
 
 
-def read_slice(stored: StoredTensor, offsets: Sequence[int], sizes: Sequence[int]) -> torch.Tensor:
+def read_slice(tensor: StoredTensor, offsets: Sequence[int], sizes: Sequence[int]) -> torch.Tensor:
     """Read a box of a tensor of one or two dimensions, in the type of the file.
 
     Whole rows are one read, parts of rows one read each.
 
     Args:
-        stored: of a type of DTYPES.
+        tensor: of a type of DTYPES.
         offsets: where the box begins, in each dimension.
         sizes: of the box.
 
@@ -655,37 +655,37 @@ def read_slice(stored: StoredTensor, offsets: Sequence[int], sizes: Sequence[int
     """
     import torch
 
-    dtype: torch.dtype = getattr(torch, DTYPES[stored.dtype])
+    dtype: torch.dtype = getattr(torch, DTYPES[tensor.dtype])
     box = torch.empty(tuple(sizes), dtype=dtype)
     if not box.numel():
         return box
     rows = box.view(-1, box.shape[-1]) if box.ndim > 1 else box.view(1, -1)
-    width, columns = stored.shape[-1], rows.shape[1]
-    begin = stored.begin + dtype.itemsize * offsets[-1]
+    width, columns = tensor.shape[-1], rows.shape[1]
+    begin = tensor.begin + dtype.itemsize * offsets[-1]
     if box.ndim > 1:
         begin += dtype.itemsize * width * offsets[0]
     if columns == width:
         rows = rows.view(1, -1)
     step = dtype.itemsize * rows.shape[1]
     content = box.view(-1).view(torch.uint8).numpy().data
-    handle = os.open(stored.path, os.O_RDONLY)
+    handle = os.open(tensor.path, os.O_RDONLY)
     try:
         for number in range(len(rows)):
-            part = content[number * step : (number + 1) * step]
-            _fill(handle, part, begin + number * width * dtype.itemsize, stored)
+            target = content[number * step : (number + 1) * step]
+            _fill(handle, target, begin + number * width * dtype.itemsize, tensor)
     finally:
         os.close(handle)
     return box
 
 
-def _fill(handle: int, target: memoryview, begin: int, stored: StoredTensor) -> None:
+def _fill(handle: int, target: memoryview, begin: int, tensor: StoredTensor) -> None:
     """Read until `target` is full; the system reads at most 2 GB at a time."""
-    done = 0
-    while done < len(target):
-        count = os.preadv(handle, [target[done:]], begin + done)
+    filled = 0
+    while filled < len(target):
+        count = os.preadv(handle, [target[filled:]], begin + filled)
         if not count:
-            raise DataError(f"{stored.place}: the file ends in it. Fetch it again.")
-        done += count
+            raise DataError(f"{tensor.place}: the file ends in it. Fetch it again.")
+        filled += count
 
 
 def write_tensors(

@@ -82,8 +82,8 @@ def find_checkpoint(output: str | Path, step: int | None = None) -> Path:
     if step is None:
         return checkpoints[max(checkpoints)]
     if step not in checkpoints:
-        there = ", ".join(map(str, sorted(checkpoints)))
-        raise UsageError(f"{folder}: has none of step {step}. There is: {there}.")
+        steps = ", ".join(map(str, sorted(checkpoints)))
+        raise UsageError(f"{folder}: has none of step {step}. There is: {steps}.")
     return checkpoints[step]
 
 
@@ -154,17 +154,17 @@ def export(
         DataError: the checkpoint is broken.
     """
     checkpoints = find_averaged(checkpoint, average)
-    *_, record = [require_undamaged(each, _ADVICE) for each in checkpoints]
+    *_, record = [require_undamaged(path, _ADVICE) for path in checkpoints]
     shape = shape_of(record)
     with torch.device("meta"):
         tensors = {name: tuple(t.shape) for name, t in Decoder(shape).state_dict().items()}
     size = stored_bytes(tensors, DTYPES[dtype])
     config = make_config(shape, seq_len, ids, dtype)
     with _whole_folder(folder, size) as partial:
-        own = {name: foreign_names(name, shape.experts) for name in tensors}
-        of_average = is_of_average(record, average)
-        read = functools.partial(read_weights, checkpoints, of_average=of_average)
-        names = _write_weights(read, partial, tensors, own, DTYPES[dtype], file_bytes)
+        foreign = {name: foreign_names(name, shape.experts) for name in tensors}
+        is_average = is_of_average(record, average)
+        read = functools.partial(read_weights, checkpoints, is_average=is_average)
+        names = _write_weights(read, partial, tensors, foreign, DTYPES[dtype], file_bytes)
         _write(partial / CONFIG, _json(config))
         _write(partial / "generation_config.json", _json({f"{n}_token_id": ids[n] for n in ids}))
         checked = [name for name in (*names, INDEX, CONFIG) if (partial / name).exists()]
@@ -219,7 +219,7 @@ def _write_weights(
     """Write the files of weights, and the index where there are several; return their names.
 
     Args:
-        checkpoint: where they are.
+        read: yields tensors, whole, by their names.
         folder: where the files go.
         shapes: of our tensors.
         foreign: what Hugging Face calls each, or each of its first dimension.
@@ -234,17 +234,17 @@ def _write_weights(
             f"{stem}-{n:05d}-of-{len(groups):05d}.safetensors" for n in range(1, len(groups) + 1)
         ]
     for name, group in zip(names, groups, strict=True):
-        written = {other: shapes[own][-2:] for own in group for other in foreign[own]}
-        tensors = read({own: shapes[own] for own in group})
-        single = (part for whole in tensors for part in (whole if whole.ndim > 2 else [whole]))
-        write_tensors(folder / name, written, dtype, single)
+        sizes = {theirs: shapes[ours][-2:] for ours in group for theirs in foreign[ours]}
+        tensors = read({ours: shapes[ours] for ours in group})
+        single = (part for tensor in tensors for part in (tensor if tensor.ndim > 2 else [tensor]))
+        write_tensors(folder / name, sizes, dtype, single)
     if len(groups) > 1:
         size = stored_bytes(shapes, dtype)
         places = {
-            other: name
+            theirs: name
             for name, group in zip(names, groups, strict=True)
-            for own in group
-            for other in foreign[own]
+            for ours in group
+            for theirs in foreign[ours]
         }
         index = {"metadata": {"total_size": size}, "weight_map": places}
         _write(folder / INDEX, _json(index))
@@ -259,13 +259,13 @@ def stored_bytes(shapes: Mapping[str, Sequence[int]], dtype: torch.dtype) -> int
     )
 
 
-def split(shapes: Mapping[str, Sequence[int]], itemsize: int, most: int) -> list[list[str]]:
-    """Cut tensors, in order, into groups of at most `most` bytes; a larger one is alone."""
+def split(shapes: Mapping[str, Sequence[int]], itemsize: int, limit: int) -> list[list[str]]:
+    """Cut tensors, in order, into groups of at most `limit` bytes; a larger one is alone."""
     groups: list[list[str]] = []
     filled = 0
     for name, shape in shapes.items():
         size = itemsize * math.prod(shape)
-        if not groups or filled + size > most:
+        if not groups or filled + size > limit:
             groups.append([])
             filled = 0
         groups[-1].append(name)
@@ -274,28 +274,28 @@ def split(shapes: Mapping[str, Sequence[int]], itemsize: int, most: int) -> list
 
 
 def read_weights(
-    checkpoints: Sequence[Path], shapes: Mapping[str, Sequence[int]], *, of_average: bool = False
+    checkpoints: Sequence[Path], shapes: Mapping[str, Sequence[int]], *, is_average: bool = False
 ) -> Iterator[torch.Tensor]:
     """Yield the mean weights of checkpoints, whole, one after the other, adapters merged into them.
 
     Args:
         checkpoints: of the same model.
         shapes: by name.
-        of_average: take the average that the run keeps; else the optimizer is not read.
+        is_average: take the average that the run keeps; else the optimizer is not read.
 
     Raises:
         DataError: a checkpoint lacks one, or can't be read.
     """
     adapter = read_record(checkpoints[0], _ADVICE).settings.get("adapter")
     parts = [stored_shapes(name, shape, adapter) for name, shape in shapes.items()]
-    stored = {name: shape for part in parts for name, shape in part.items()}
-    tensors = _read_means(checkpoints, stored, of_average=of_average)
+    shapes_stored = {name: shape for part in parts for name, shape in part.items()}
+    tensors = _read_means(checkpoints, shapes_stored, is_average=is_average)
     for part in parts:
         yield merge([next(tensors) for _ in part], adapter)
 
 
 def _read_means(
-    checkpoints: Sequence[Path], shapes: Mapping[str, Sequence[int]], *, of_average: bool
+    checkpoints: Sequence[Path], shapes: Mapping[str, Sequence[int]], *, is_average: bool
 ) -> Iterator[torch.Tensor]:
     try:
         for group in split(shapes, 4, READ_BYTES):
@@ -303,14 +303,14 @@ def _read_means(
             for checkpoint in checkpoints:
                 read = {name: torch.empty(tuple(shapes[name])) for name in group}
                 state: dict[str, Any] = {"model": read}
-                if of_average:
+                if is_average:
                     biases = {name: read[name] for name in read if name.endswith(".router.bias")}
-                    of_each = {
+                    averages = {
                         name: {"average": weights}
                         for name, weights in read.items()
                         if name not in biases  # which the optimizer does not have
                     }
-                    state = {"optimizer": {"state": of_each}, "model": biases}
+                    state = {"optimizer": {"state": averages}, "model": biases}
                 reader = dcp.FileSystemReader(checkpoint)
                 with warnings.catch_warnings():  # it warns of what it was asked for
                     warnings.filterwarnings("ignore", "torch.distributed is disabled", UserWarning)
@@ -329,7 +329,7 @@ def _read_means(
         KeyError,
     ) as error:
         why = str(error).strip().splitlines()[-1:] or [type(error).__name__]
-        if of_average:
+        if is_average:
             why = [f"no average was kept (optimizer.average_decay), or {why[0]}"]
         raise DataError(f"{checkpoint}: the weights can't be read: {why[0]}. {_ADVICE}") from error
 

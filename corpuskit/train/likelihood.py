@@ -148,20 +148,20 @@ def summarise(
     domains = sorted({item.domain for item in items})
     sums = np.zeros((3, len(domains)))  # nats, tokens, bytes of the gold answers
     rights: dict[str, list[bool]] = {}
-    for item, given in zip(items, scores, strict=True):
+    for item, score in zip(items, scores, strict=True):
         gold = item.choices[item.gold]
         place = domains.index(item.domain)
-        sums[:, place] += -given.nats[item.gold], gold.scored, gold.text_bytes
+        sums[:, place] += -score.nats[item.gold], gold.scored, gold.text_bytes
         if len(item.choices) == 1:
             continue
-        nats, lengths = np.array(given.nats), np.array(item.lengths, np.float64)
+        nats, lengths = np.array(score.nats), np.array(item.lengths, np.float64)
         measures = {
             "accuracy": nats,
             "accuracy_per_character": nats / lengths[:, 0],
             "accuracy_per_byte": nats / lengths[:, 1],
         }
-        if given.unconditional:
-            measures["accuracy_unconditional"] = nats - np.array(given.unconditional)
+        if score.unconditional:
+            measures["accuracy_unconditional"] = nats - np.array(score.unconditional)
         for name, values in measures.items():
             rights.setdefault(name, []).append(int(values.argmax()) == item.gold)
     shares = {name: float(np.mean(right)) for name, right in rights.items()}
@@ -194,11 +194,11 @@ def _log_likelihoods(
     """Return the (N,) log-likelihood of each request's continuation, in nats."""
     nats = np.zeros(len(requests))
     numbers = range(parallel.data_rank, len(requests), parallel.data_ranks)
-    mine = iter(numbers)
+    own_numbers = iter(numbers)
     texts = ((0, requests[number].tokens) for number in numbers)
     for rows, losses in losses_of(model, settings, parallel, texts, seq_len, beat):
         for row, begin, end in rows.pieces:  # each text is one piece: it fits a row
-            number = next(mine)
+            number = next(own_numbers)
             losses[row, begin : end - requests[number].scored] = 0.0
             nats[number] = -losses[row, begin:end].sum()
     total: NDArray[np.float64] = (

@@ -112,7 +112,7 @@ def train(
         GuardError: too many steps were bad; they were not applied.
         CorpuskitError: a checkpoint could not be written.
     """
-    begun = time.perf_counter()
+    start = time.perf_counter()
     evaluated = Evaluated(held_out, tasks or {})
     if settings.evaluate and not evaluated:
         raise UsageError("evaluate: there is nothing to evaluate. Pass held_out or tasks.")
@@ -132,7 +132,7 @@ def train(
             heartbeat.beat(0, "set up")
             run = set_up(settings, parallel, identity, uploads)
             with Watch(run, observer, heartbeat, stop, evaluated) as watch:
-                result = take_steps(run, watch, begun, alter)
+                result = take_steps(run, watch, start, alter)
                 if result:
                     return result
                 # The guard wants to go back: the run begins again, at an older checkpoint.
@@ -142,62 +142,63 @@ def train(
 
 
 def take_steps(
-    run: Run, watch: Watch, begun: float, alter: Callable[[Batch], Batch] | None = None
+    run: Run, watch: Watch, start: float, alter: Callable[[Batch], Batch] | None = None
 ) -> TrainResult | None:
-    """Take the steps from `run.done` on; return None when the guard wants to go back."""
-    settings, done, loss, stopped = run.settings, run.done, None, None
+    """Take the steps from `run.num_done` on; return None when the guard wants to go back."""
+    settings, num_done, loss, stopped = run.settings, run.num_done, None, None
     batches = map(alter, run.loader) if alter else iter(run.loader)
-    if watch.evaluated and done and is_due(done, run) and not watch.has_evaluation(done):
-        watch.evaluate(done)  # a kill came between the save and the evaluation
-    while done < run.steps and not stopped:
+    is_at_evaluation = bool(watch.evaluated) and num_done > 0 and is_due(num_done, run)
+    if is_at_evaluation and not watch.has_evaluation(num_done):
+        watch.evaluate(num_done)  # a kill came between the save and the evaluation
+    while num_done < run.steps and not stopped:
         watch.saved(run.checkpoints.poll())
-        with profiled(settings, run.parallel, done):
-            progress, stopped = take_step(run, done, batches, watch)
-        done, loss = done + 1, progress.loss
-        is_last = bool(stopped) or done == run.steps
+        with profiled(settings, run.parallel, num_done):
+            progress, stopped = take_step(run, num_done, batches, watch)
+        num_done, loss = num_done + 1, progress.loss
+        is_last = bool(stopped) or num_done == run.steps
         watch.step(progress, is_last=is_last)
         if not progress.is_applied and run.guard.is_exhausted:
             return None
-        if done % settings.health.compare_every_steps == 0:
-            watch.compare_speeds(done)
-        if is_last or is_save_due(done, run, watch):
-            watch.heartbeat.beat(done, "checkpoint")
-            watch.write_experts(done)
+        if num_done % settings.health.compare_every_steps == 0:
+            watch.compare_speeds(num_done)
+        if is_last or is_save_due(num_done, run, watch):
+            watch.heartbeat.beat(num_done, "checkpoint")
+            watch.write_experts(num_done)
             watch.saved(run.checkpoints.wait())
-            run.checkpoints.save(run.model, run.optimizer, run.record(done))
+            run.checkpoints.save(run.model, run.optimizer, run.record(num_done))
             if is_last or not settings.checkpoint.background:
                 watch.saved(run.checkpoints.wait())
         # After the save, so that nothing is lost if it takes long or finds a broken file.
-        if watch.evaluated and is_due(done, run) and not stopped:
-            watch.evaluate(done)
-        if done % COLLECT_EVERY_STEPS == 0:
+        if watch.evaluated and is_due(num_done, run) and not stopped:
+            watch.evaluate(num_done)
+        if num_done % COLLECT_EVERY_STEPS == 0:
             gc.collect()
-    run.checkpoints.finish_uploads(lambda: watch.heartbeat.beat(done, "upload"))
+    run.checkpoints.finish_uploads(lambda: watch.heartbeat.beat(num_done, "upload"))
     watch.saved(None)
     result = TrainResult(
-        steps_done=done,
+        steps_done=num_done,
         steps=run.steps,
-        tokens=done * run.step_tokens,
+        tokens=num_done * run.step_tokens,
         loss=loss,
-        seconds=time.perf_counter() - begun,
+        seconds=time.perf_counter() - start,
         checkpoint=run.checkpoints.newest(),
-        stopped_by=stopped if done < run.steps else None,
+        stopped_by=stopped if num_done < run.steps else None,
     )
     watch.end(result)
     return result
 
 
-def is_due(done: int, run: Run) -> bool:
-    """Return whether held-out documents are evaluated after `done` steps."""
+def is_due(num_done: int, run: Run) -> bool:
+    """Return whether held-out documents are evaluated after `num_done` steps."""
     settings = run.settings.evaluate
-    return settings is not None and (done == run.steps or done % settings.every_steps == 0)
+    return settings is not None and (num_done == run.steps or num_done % settings.every_steps == 0)
 
 
-def is_save_due(done: int, run: Run, watch: Watch) -> bool:
-    """Return whether a checkpoint is saved after `done` steps; collective."""
+def is_save_due(num_done: int, run: Run, watch: Watch) -> bool:
+    """Return whether a checkpoint is saved after `num_done` steps; collective."""
     settings = run.settings.checkpoint
-    is_evaluated = settings.keep_best and watch.evaluated and is_due(done, run)
-    return done % settings.every_steps == 0 or bool(is_evaluated) or run.checkpoints.is_time()
+    is_evaluated = settings.keep_best and watch.evaluated and is_due(num_done, run)
+    return num_done % settings.every_steps == 0 or bool(is_evaluated) or run.checkpoints.is_time()
 
 
 class Sums(NamedTuple):
@@ -230,20 +231,20 @@ def take_step(
     Returns:
         The step as it was, and the signal that asks to stop, if any rank had one.
     """
-    begun = time.perf_counter()
+    start = time.perf_counter()
     watch.heartbeat.beat(step, "data")
     batch = next(batches)
-    waited = time.perf_counter() - begun
+    waited = time.perf_counter() - start
     watch.waits.add(waited)
     watch.heartbeat.beat(step, "step")
 
     losses, sums = compute_gradients(run, batch, stops=watch.stop.received is not None)
 
-    done, total = (step + 1) * run.step_tokens, run.steps * run.step_tokens
+    tokens, total = (step + 1) * run.step_tokens, run.steps * run.step_tokens
     if begins_mixture_stage(run, step):
         run.guard.reset()
-    lr = learning_rate(done, total, run.settings.optimizer.lr, run.settings.schedule)
-    usual = run.guard.usual_loss
+    lr = learning_rate(tokens, total, run.settings.optimizer.lr, run.settings.schedule)
+    usual_loss = run.guard.usual_loss
     reason = run.guard.judge(step, sums.loss, sums.grad_norm)
     if reason is None:
         set_rate(run.optimizer, lr)
@@ -252,16 +253,16 @@ def take_step(
             balance(run, sums.experts)
             watch.count_experts(sums.experts)
     else:
-        bad = BadStep(step, reason, sums.loss, sums.grad_norm, usual or sums.loss)
+        bad = BadStep(step, reason, sums.loss, sums.grad_norm, usual_loss or sums.loss)
         report_bad_step(run, watch, bad, batch, losses)
     run.optimizer.zero_grad()
-    seconds = time.perf_counter() - begun
+    seconds = time.perf_counter() - start
     names = run.loader.source_names
     p50, p99 = watch.waits.percentiles()
     progress = StepMetrics(
         step=step,
         steps=run.steps,
-        tokens=done,
+        tokens=tokens,
         loss=sums.loss,
         lr=lr,
         grad_norm=sums.grad_norm,

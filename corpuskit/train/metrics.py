@@ -68,16 +68,16 @@ class StepMetrics:
     experts: ExpertLoads | None = None  # of a mixture of experts
 
     def __str__(self) -> str:
-        shown = [f"{name} {source.loss:.3f}" for name, source in self.sources.items()]
-        if len(shown) > SOURCES_SHOWN:
-            shown = [*shown[:SOURCES_SHOWN], f"and {len(shown) - SOURCES_SHOWN} more sources"]
+        losses = [f"{name} {source.loss:.3f}" for name, source in self.sources.items()]
+        if len(losses) > SOURCES_SHOWN:
+            losses = [*losses[:SOURCES_SHOWN], f"and {len(losses) - SOURCES_SHOWN} more sources"]
         mfu = "" if self.mfu is None else f"mfu {100 * self.mfu:.1f} %  "
         skipped = "" if self.is_applied else "  (not applied)"
         return (
             f"{self.step + 1}/{self.steps} steps  loss {self.loss:.4f}  lr {self.lr:.2e}  "
             f"grad {self.grad_norm:.2f}  {self.tokens_per_second:,.0f} tok/s  {mfu}"
             f"wait p50 {self.data_wait_p50_ms:.1f} p99 {self.data_wait_p99_ms:.1f} ms  "
-            f"{' '.join(shown)}{f'  {self.experts}' if self.experts else ''}{skipped}"
+            f"{' '.join(losses)}{f'  {self.experts}' if self.experts else ''}{skipped}"
         )
 
 
@@ -243,7 +243,7 @@ class MetricsWriter:
     per `mixture()`, `experts.jsonl` one per `experts()`; `events.jsonl` one per start, end, failure
     and other event.
 
-    Opened when `done` steps are done, it drops the lines of later steps from all but the last: a
+    Opened after `num_done` steps, it drops the lines of later steps from all but the last: a
     killed run took these steps but did not save them. So a step has one line, however often the run
     was killed. Events are kept. JSON can't write numbers that are not finite: they are text ("nan",
     "inf") in events, null in the other files.
@@ -252,13 +252,13 @@ class MetricsWriter:
         DataError: a line is not JSON.
     """
 
-    def __init__(self, output: Path, done: int) -> None:
+    def __init__(self, output: Path, num_done: int) -> None:
         output.mkdir(parents=True, exist_ok=True)
         self._output = output
         self._trained: dict[str, int] = {}
         for name in FILES:
             self._path(name).touch()
-        self._cut_back(done)
+        self._cut_back(num_done)
         _cut(self._path("events"), lambda _: True)
         self._files = {
             name: self._path(name).open("a", encoding="utf-8", buffering=1) for name in FILES
@@ -301,10 +301,10 @@ class MetricsWriter:
         except OSError as error:
             raise CorpuskitError(f"{path}: {describe(error)}") from error
 
-    def has_evaluation(self, done: int) -> bool:
-        """Return whether evaluations.jsonl has a line for `done` steps."""
+    def has_evaluation(self, num_done: int) -> bool:
+        """Return whether evaluations.jsonl has a line for `num_done` steps."""
         lines = self._path("evaluations").read_bytes().splitlines()
-        return any(json.loads(line)["step"] == done for line in lines)
+        return any(json.loads(line)["step"] == num_done for line in lines)
 
     def mixture(self, step: int, shares: Sequence[SourceShare]) -> MixtureMetrics:
         """Write what was trained on in the first `step` steps; return it for the observer.
@@ -336,11 +336,11 @@ class MetricsWriter:
         self._write("events", line, unknown=str)
         return Event(kind, text, fields)
 
-    def _cut_back(self, done: int) -> None:
-        """Drop the lines of steps after the first `done`; count what the others trained on."""
-        _cut(self._path("metrics"), lambda line: line["step"] < done and self._count(line))
+    def _cut_back(self, num_done: int) -> None:
+        """Drop the lines of steps after the first `num_done`; count what the others trained on."""
+        _cut(self._path("metrics"), lambda line: line["step"] < num_done and self._count(line))
         for name in ("evaluations", "mixture", "experts"):
-            _cut(self._path(name), lambda line: line["step"] <= done)
+            _cut(self._path(name), lambda line: line["step"] <= num_done)
 
     def _path(self, name: str) -> Path:
         return self._output / f"{name}.jsonl"

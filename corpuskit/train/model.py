@@ -115,8 +115,8 @@ class Block(nn.Module):
         elif self.recompute == "full":
             x, loads = checkpoint(self._mix, x, layout, use_reentrant=False)
         else:
-            again = _keep_products
-            x, loads = checkpoint(self._mix, x, layout, use_reentrant=False, context_fn=again)
+            context = _keep_products
+            x, loads = checkpoint(self._mix, x, layout, use_reentrant=False, context_fn=context)
         # Out here, so that a pass that is computed again is not counted twice.
         if loads is not None and torch.is_grad_enabled():
             self.loads.append(loads)
@@ -313,9 +313,9 @@ class _CrossEntropy(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None, None]:
         shares, places, is_here, is_labelled = ctx.saved_tensors
-        of_losses = gradients[0] * is_labelled
-        slopes = shares * (of_losses + gradients[1])[..., None]
-        slopes.scatter_add_(-1, places, -(of_losses * is_here)[..., None])
+        loss_gradients = gradients[0] * is_labelled
+        slopes = shares * (loss_gradients + gradients[1])[..., None]
+        slopes.scatter_add_(-1, places, -(loss_gradients * is_here)[..., None])
         return slopes, None, None
 
 
@@ -359,12 +359,12 @@ def init_weights(model: Decoder, seed: int, embedding_std: float | None = None) 
             std = embedding_std
         digest = hashlib.blake2b(f"{seed}/{name}".encode(), digest_size=7).digest()
         generator = torch.Generator(parameter.device).manual_seed(int.from_bytes(digest, "little"))
-        whole = torch.empty(parameter.shape, device=parameter.device)
-        whole.normal_(0.0, std, generator=generator)
+        weights = torch.empty(parameter.shape, device=parameter.device)
+        weights.normal_(0.0, std, generator=generator)
         if isinstance(parameter, DTensor):
             mesh, placements = parameter.device_mesh, parameter.placements
-            whole = distribute_tensor(whole, mesh, placements, src_data_rank=None)
-        parameter.copy_(whole)
+            weights = distribute_tensor(weights, mesh, placements, src_data_rank=None)
+        parameter.copy_(weights)
 
 
 def _keep_products() -> tuple[Any, Any]:

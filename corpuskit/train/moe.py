@@ -46,9 +46,9 @@ class Router(nn.Module):
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the experts (T, K) of tokens (T, C), and their weights (T, K) in float32."""
         scores = linear(x.float(), self.weight.float()).sigmoid()
-        chosen = (scores.detach() + self.bias).topk(self.experts.per_token, -1).indices
-        weights = scores.gather(1, chosen)
-        return chosen, self.experts.scaling * weights / (weights.sum(-1, keepdim=True) + 1e-20)
+        experts = (scores.detach() + self.bias).topk(self.experts.per_token, -1).indices
+        weights = scores.gather(1, experts)
+        return experts, self.experts.scaling * weights / (weights.sum(-1, keepdim=True) + 1e-20)
 
 
 class Experts(nn.Module):
@@ -68,9 +68,9 @@ class Experts(nn.Module):
     def share(self, mesh: DeviceMesh) -> None:
         """Spread the experts, still without weights, over the ranks of `mesh`."""
         self.group = mesh.get_group()
-        for name, whole in list(self.named_parameters()):
-            mine = distribute_tensor(whole, mesh, [Shard(0)], src_data_rank=None)
-            self.register_parameter(name, nn.Parameter(mine))
+        for name, parameter in list(self.named_parameters()):
+            shard = distribute_tensor(parameter, mesh, [Shard(0)], src_data_rank=None)
+            self.register_parameter(name, nn.Parameter(shard))
 
     # Sizes depend on the tokens, and float32 has no compiled product.
     @torch.compiler.disable  # type: ignore[untyped-decorator]
@@ -80,18 +80,18 @@ class Experts(nn.Module):
             return self._map(x, counts)
         ranks = self.group.size()
         by_rank = counts.view(ranks, -1)
-        theirs = torch.empty_like(by_rank)  # (P, E / P): rows that each rank sends to my experts
-        dist.all_to_all_single(theirs, by_rank, group=self.group)
+        incoming = torch.empty_like(by_rank)  # (P, E / P): rows that each rank sends to my experts
+        dist.all_to_all_single(incoming, by_rank, group=self.group)
         # The one wait of a layer: sizes must be known where messages are sent.
-        sent, received = by_rank.sum(1).tolist(), theirs.sum(1).tolist()
-        x = _Exchange.apply(x, received, sent, self.group)  # type: ignore[no-untyped-call]
+        num_sent, received = by_rank.sum(1).tolist(), incoming.sum(1).tolist()
+        x = _Exchange.apply(x, received, num_sent, self.group)  # type: ignore[no-untyped-call]
         # Rows come by rank, then by expert, and are wanted by expert.
-        kinds = torch.arange(theirs.shape[1], device=x.device).repeat(ranks)
-        order = kinds.repeat_interleave(theirs.flatten()).argsort(stable=True)
-        back = torch.empty_like(order)
-        back[order] = torch.arange(len(order), device=x.device)
-        x = self._map(x[order], theirs.sum(0))[back]
-        return _Exchange.apply(x, sent, received, self.group)  # type: ignore[no-untyped-call]
+        kinds = torch.arange(incoming.shape[1], device=x.device).repeat(ranks)
+        order = kinds.repeat_interleave(incoming.flatten()).argsort(stable=True)
+        inverse = torch.empty_like(order)
+        inverse[order] = torch.arange(len(order), device=x.device)
+        x = self._map(x[order], incoming.sum(0))[inverse]
+        return _Exchange.apply(x, num_sent, received, self.group)  # type: ignore[no-untyped-call]
 
     def _map(self, x: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
         ends = counts.cumsum(0).int()
@@ -143,12 +143,12 @@ class ExpertLayer(nn.Module):
         """Map (R, L, C) token by token; return with it how many tokens each expert got, (R, E)."""
         rows, length, dim = x.shape
         tokens = x.reshape(-1, dim)
-        chosen, weights = self.router(tokens)
-        count, per_token = self.router.experts.count, chosen.shape[1]
+        experts, weights = self.router(tokens)
+        count, per_token = self.router.experts.count, experts.shape[1]
         loads = torch.zeros(rows, count, device=x.device)
-        places = chosen.view(rows, length * per_token)
+        places = experts.view(rows, length * per_token)
         loads.scatter_add_(1, places, torch.ones_like(places, dtype=loads.dtype))
-        order = chosen.flatten().argsort(stable=True)
+        order = experts.flatten().argsort(stable=True)
         routed = self.experts(tokens[order // per_token], loads.sum(0).long())
         # Back in the order of tokens and summed there: an index_add_ would add up in any order.
         back = torch.empty_like(order)

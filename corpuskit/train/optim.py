@@ -33,32 +33,32 @@ def build_optimizer(model: Decoder, settings: OptimizerSettings) -> torch.optim.
     # Ranks of a pipeline have the groups of the whole model, or checkpoints would number them
     # differently.
     with torch.device("meta"):
-        whole = type(model)(model.shape) if model.stages else model
-    for name, parameter in whole.named_parameters():
+        full = type(model)(model.shape) if model.stages else model
+    for name, parameter in full.named_parameters():
         if parameter.requires_grad:  # adapters are trained, and nothing else
             groups.setdefault(_group_of(name, parameter, model, settings), [])
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
             groups[_group_of(name, parameter, model, settings)].append(parameter)
-    made: dict[bool, list[dict[str, Any]]] = {True: [], False: []}
+    param_groups: dict[bool, list[dict[str, Any]]] = {True: [], False: []}
     for by_muon, is_free, scale in sorted(groups):  # checkpoints number the groups
         # What leaves a weight per step is the same at any width.
         decay = 0.0 if is_free else settings.weight_decay / scale
         group = {"params": groups[by_muon, is_free, scale], "weight_decay": decay}
-        made[by_muon].append(group if scale == 1 else group | {"lr_scale": scale})
+        param_groups[by_muon].append(group if scale == 1 else group | {"lr_scale": scale})
     betas = settings.beta1, settings.beta2
     optimizer: torch.optim.Optimizer
     if settings.kind == "lion":
-        optimizer = Lion(made[False], settings.lr, betas)
+        optimizer = Lion(param_groups[False], settings.lr, betas)
     elif settings.kind == "schedule_free":
-        optimizer = ScheduleFree(made[False], settings.lr, betas, settings.eps)
+        optimizer = ScheduleFree(param_groups[False], settings.lr, betas, settings.eps)
     elif settings.kind == "adamw8bit":
-        optimizer = AdamW8bit(made[False], settings.lr, betas, settings.eps)
+        optimizer = AdamW8bit(param_groups[False], settings.lr, betas, settings.eps)
     else:
         # The fused kernel exists for CPU and CUDA, the two devices that a run can have.
-        adamw = torch.optim.AdamW(made[False], settings.lr, betas, settings.eps, fused=True)
+        adamw = torch.optim.AdamW(param_groups[False], settings.lr, betas, settings.eps, fused=True)
         is_muon = settings.kind == "muon"
-        optimizer = Muon(made[True], adamw, settings.momentum) if is_muon else adamw
+        optimizer = Muon(param_groups[True], adamw, settings.momentum) if is_muon else adamw
     if decay := settings.average_decay:
         optimizer.register_step_post_hook(lambda stepped, *_: keep_average(stepped, decay))
     return optimizer
@@ -315,8 +315,8 @@ class Muon(torch.optim.Optimizer):
     def step(self, closure: None = None) -> None:  # type: ignore[override]
         """Update every parameter that has a gradient."""
         # Loading a checkpoint replaces groups and state.
-        others = [group for group in self.param_groups if "momentum" not in group]
-        self._adamw.state, self._adamw.param_groups = self.state, others
+        rest_groups = [group for group in self.param_groups if "momentum" not in group]
+        self._adamw.state, self._adamw.param_groups = self.state, rest_groups
         self._adamw.step()
         for group in self.param_groups:
             if "momentum" in group:
@@ -329,13 +329,13 @@ class Muon(torch.optim.Optimizer):
         ranks, rank = (mesh.size(), mesh.get_local_rank()) if mesh else (1, 0)
         for first in range(0, len(matrices), ranks):
             turn = matrices[first : first + ranks]
-            own = None
+            update_of_rank = None
             for place, matrix in enumerate(turn):
-                whole = _whole(self._direction(matrix, group["momentum"]))
+                matrix_update = _full_tensor(self._direction(matrix, group["momentum"]))
                 if place == rank:
-                    own = orthogonalise(whole)
+                    update_of_rank = orthogonalise(matrix_update)
             for place, matrix in enumerate(turn):
-                update = own if place == rank else None
+                update = update_of_rank if place == rank else None
                 if update is None:
                     update = torch.empty(
                         matrix.shape, dtype=_precision(matrix), device=matrix.device
@@ -385,7 +385,7 @@ def local(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
-def _whole(tensor: torch.Tensor) -> torch.Tensor:
+def _full_tensor(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
@@ -406,12 +406,12 @@ def learning_rate(tokens: int, total: int, peak: float, schedule: ScheduleSettin
     if schedule.kind == "wsd":
         start = total - (schedule.decay_tokens or round(total * schedule.decay_ratio))
         start = max(warmup, start)
-    done = min(max(tokens - start, 0) / max(total - start, 1), 1.0)
+    progress = min(max(tokens - start, 0) / max(total - start, 1), 1.0)
     if schedule.kind == "cosine":
-        left = (1 + math.cos(math.pi * done)) / 2
+        remaining = (1 + math.cos(math.pi * progress)) / 2
     else:
-        left = 1 - (done if schedule.decay_shape == "linear" else math.sqrt(done))
-    return peak * (schedule.final_ratio + (1 - schedule.final_ratio) * left)
+        remaining = 1 - (progress if schedule.decay_shape == "linear" else math.sqrt(progress))
+    return peak * (schedule.final_ratio + (1 - schedule.final_ratio) * remaining)
 
 
 def clip_gradients(

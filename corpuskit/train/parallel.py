@@ -70,15 +70,15 @@ class Parallel:
         dist.all_reduce(values, group=self.data_group)
         return values
 
-    def whole_rows(self, mine: torch.Tensor) -> torch.Tensor:
+    def whole_rows(self, tokens: torch.Tensor) -> torch.Tensor:
         """Return (S, L) of what this rank has of its rows' tokens; collective."""
-        return mine if self.context is None else self.context.gather(mine)
+        return tokens if self.context is None else self.context.gather(tokens)
 
-    def gather(self, mine: Any) -> list[Any]:
+    def gather(self, value: Any) -> list[Any]:
         """Return what every rank gives, by rank, on every rank."""
-        everyone = [None] * self.world_size
-        dist.all_gather_object(everyone, mine, group=self.talk_group)
-        return everyone
+        values = [None] * self.world_size
+        dist.all_gather_object(values, value, group=self.talk_group)
+        return values
 
 
 def join(settings: TrainSettings) -> Parallel:
@@ -148,11 +148,11 @@ def build_model(shape: ModelShape, settings: TrainSettings, parallel: Parallel) 
     """
     with torch.device("meta"):
         spans = stage_spans(shape.layers, settings.parallel)
-        mine = [span for span in spans if span.rank == dist.get_rank(parallel.pipeline_group)]
+        own_spans = [span for span in spans if span.rank == dist.get_rank(parallel.pipeline_group)]
         model = Decoder(
             shape,
             recompute=settings.parallel.recompute,
-            stages=mine if settings.parallel.pipeline > 1 else (),
+            stages=own_spans if settings.parallel.pipeline > 1 else (),
         )
         if settings.adapter:
             add_adapters(model, settings.adapter)
@@ -184,19 +184,19 @@ def share_matrices(model: Decoder, mesh: DeviceMesh) -> None:
     gathers the tokens once and adds up once; norms and the stream between see L / ranks tokens.
     Norms have whole weights; FSDP, which comes on top, adds up their gradients.
     """
-    by_tokens, whole = Shard(1), Replicate()
+    by_tokens, replicated = Shard(1), Replicate()
     gather_tokens = PrepareModuleInput(
-        input_layouts=(by_tokens, None), desired_input_layouts=(whole, None)
+        input_layouts=(by_tokens, None), desired_input_layouts=(replicated, None)
     )
     plan: dict[str, ParallelStyle] = {
-        "embedding": RowwiseParallel(input_layouts=whole, output_layouts=by_tokens),
+        "embedding": RowwiseParallel(input_layouts=replicated, output_layouts=by_tokens),
         "norm": SequenceParallel(),
         "blocks.*.attention_norm": SequenceParallel(),
         "blocks.*.attention": gather_tokens,
         "blocks.*.attention.out": RowwiseParallel(output_layouts=by_tokens),
         "blocks.*.feed_forward_norm": SequenceParallel(),
         "blocks.*.feed_forward": PrepareModuleInput(
-            input_layouts=by_tokens, desired_input_layouts=whole
+            input_layouts=by_tokens, desired_input_layouts=replicated
         ),
         "blocks.*.feed_forward.down": RowwiseParallel(output_layouts=by_tokens),
     }
@@ -225,7 +225,7 @@ def share_matrices(model: Decoder, mesh: DeviceMesh) -> None:
         model.norm,
         mesh,
         PrepareModuleOutput(
-            output_layouts=by_tokens, desired_output_layouts=whole, use_local_output=False
+            output_layouts=by_tokens, desired_output_layouts=replicated, use_local_output=False
         ),
     )
 
@@ -238,20 +238,20 @@ def _shard(model: Decoder, settings: TrainSettings, parallel: Parallel) -> None:
     dtype = DTYPES[settings.dtype]
     policy = MixedPrecisionPolicy(dtype, torch.float32, cast_forward_inputs=False)
     reshard = settings.parallel.zero == 3
-    more: dict[str, Any] = {}
+    options: dict[str, Any] = {}
     if settings.parallel.offload:
-        more["offload_policy"] = CPUOffloadPolicy(pin_memory=parallel.device.type == "cuda")
+        options["offload_policy"] = CPUOffloadPolicy(pin_memory=parallel.device.type == "cuda")
     is_shared = settings.parallel.expert > 1
-    apart = [layer.experts for layer in expert_layers(model.blocks)] if is_shared else []
-    for experts in apart:
-        other = parallel.mesh[dimensions]
-        fully_shard(experts, mesh=other, mp_policy=policy, reshard_after_forward=reshard)
+    expert_modules = [layer.experts for layer in expert_layers(model.blocks)] if is_shared else []
+    for experts in expert_modules:
+        expert_mesh = parallel.mesh[dimensions]
+        fully_shard(experts, mesh=expert_mesh, mp_policy=policy, reshard_after_forward=reshard)
     for block in model.blocks:
-        fully_shard(block, mesh=mesh, mp_policy=policy, reshard_after_forward=reshard, **more)
+        fully_shard(block, mesh=mesh, mp_policy=policy, reshard_after_forward=reshard, **options)
     roots = model.stages or (model,)
     for root in roots:
-        fully_shard(root, mesh=mesh, mp_policy=policy, **more)
-    for module in (*roots, *model.blocks, *apart):
+        fully_shard(root, mesh=mesh, mp_policy=policy, **options)
+    for module in (*roots, *model.blocks, *expert_modules):
         module.set_gradient_divide_factor(1.0)
         module.set_force_sum_reduction_for_comms(True)  # gloo has no scaled sum
 
@@ -315,7 +315,7 @@ def use_float8(model: Decoder, device: torch.device, tensor: int) -> None:
     )
 
 
-def require_same(parallel: Parallel, what: str, value: str) -> None:
+def require_same(parallel: Parallel, subject: str, value: str) -> None:
     """Refuse to train if the ranks don't all have the same of something.
 
     Raises:
@@ -323,8 +323,8 @@ def require_same(parallel: Parallel, what: str, value: str) -> None:
     """
     values = parallel.gather(value)
     if len(set(values)) > 1:
-        each = ", ".join(f"rank {rank}: {other}" for rank, other in enumerate(values))
-        raise UsageError(f"{what} differs between ranks ({each}). Start all of them again.")
+        listed = ", ".join(f"rank {rank}: {text}" for rank, text in enumerate(values))
+        raise UsageError(f"{subject} differs between ranks ({listed}). Start all of them again.")
 
 
 def _meet() -> tuple[dist.Store, int, int]:

@@ -129,8 +129,8 @@ class _ScheduledStage(PipelineStage):
     ) -> Any:
         """Run a micro-batch forward."""
         part = self._take(fwd_chunk_id)
-        given = {"part": part, "z_loss": self._settings.model.z_loss, "divisor": self._num_labels}
-        output = super().forward_one_chunk(fwd_chunk_id, args, given, save_forward_output)
+        extra = {"part": part, "z_loss": self._settings.model.z_loss, "divisor": self._num_labels}
+        output = super().forward_one_chunk(fwd_chunk_id, args, extra, save_forward_output)
         if part.losses is not None:
             self._losses[fwd_chunk_id] = part.losses
         return output
@@ -151,8 +151,8 @@ class _Unsharded(nn.Module):
         super().__init__()
         self.stage = stage
 
-    def forward(self, *stream: torch.Tensor, **given: Any) -> torch.Tensor:
-        return self.stage(*stream, **given)
+    def forward(self, *stream: torch.Tensor, **extra: Any) -> torch.Tensor:
+        return self.stage(*stream, **extra)
 
 
 @torch.no_grad()
@@ -164,7 +164,7 @@ def forward_only(
     Stage by stage, each over all micro-batches: so stages of different ranks work at once.
     Collective.
     """
-    group, mine = parallel.pipeline_group, dist.get_rank(parallel.pipeline_group)
+    group, own_rank = parallel.pipeline_group, dist.get_rank(parallel.pipeline_group)
     ranks = [span.rank for span in stage_spans(model.shape.layers, settings.parallel)]
     shape = tuple(parts[0].tokens.shape)
     like = _stream_like(model, settings, shape)
@@ -174,11 +174,11 @@ def forward_only(
         number = stage.span.index
         for place, part in enumerate(parts):
             x = streams[place]
-            if number and ranks[number - 1] != mine:
+            if number and ranks[number - 1] != own_rank:
                 x = torch.empty(like.shape, dtype=like.dtype, device=parallel.device)
                 dist.recv(x, group=group, group_src=ranks[number - 1])
             streams[place] = x = stage(x, part=part)
-            if not stage.span.is_last and ranks[number + 1] != mine:
+            if not stage.span.is_last and ranks[number + 1] != own_rank:
                 sending.append((dist.isend(x, group=group, group_dst=ranks[number + 1]), x))
     for work, _ in sending:
         assert work is not None, "this rank is of the group"
@@ -191,11 +191,11 @@ def _from_last(
     losses: list[torch.Tensor], num: int, shape: tuple[int, ...], source: int, parallel: Parallel
 ) -> torch.Tensor:
     """Return on every rank of the pipeline what `source`, which has the last stage, has."""
-    whole = torch.empty((num * shape[0], *shape[1:]), device=parallel.device)
+    losses_of_all = torch.empty((num * shape[0], *shape[1:]), device=parallel.device)
     if dist.get_rank(parallel.pipeline_group) == source:
-        whole = torch.cat(losses)
-    dist.broadcast(whole, group=parallel.pipeline_group, group_src=source)
-    return whole
+        losses_of_all = torch.cat(losses)
+    dist.broadcast(losses_of_all, group=parallel.pipeline_group, group_src=source)
+    return losses_of_all
 
 
 def _stream_like(model: Decoder, settings: TrainSettings, shape: tuple[int, ...]) -> torch.Tensor:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from corpuskit.train.parallel import Parallel
 
 MOST_TOKENS = 4096
-"""Tokens of a row where nobody asked for more: models that read 131,072 would take GBs a row."""
+"""Tokens of a row by default: models that read 131,072 would take GBs a row."""
 
 
 @dataclass(frozen=True)
@@ -87,15 +87,15 @@ def open_pretrained(
         DataError: it is damaged.
     """
     is_guest = dist.is_initialized()
-    own = {
+    base = {
         "output": str(folder), "batch": {"global_rows": rows, "micro_rows": rows},
         "dtype": dtype, "device": device,
     }  # fmt: skip
     if (folder / CONFIG).is_file():
         shape = read_shape(folder)
-        settings = TrainSettings.model_validate({**own, "data": "none"})
+        settings = TrainSettings.model_validate({**base, "data": "none"})
         longest = read_json(folder / CONFIG, "").get("max_position_embeddings")
-        known = int(longest) if isinstance(longest, int) else MOST_TOKENS
+        max_tokens = int(longest) if isinstance(longest, int) else MOST_TOKENS
         parallel = join(settings)
         model = build_model(shape, settings, parallel)
         load_initial_weights(folder, model, parallel)
@@ -103,28 +103,28 @@ def open_pretrained(
     elif (folder / "checkpoints").is_dir():
         checkpoint = find_checkpoint(folder, step)
         checkpoints = find_averaged(checkpoint, average)
-        *_, record = [require_undamaged(each, "Choose another --step.") for each in checkpoints]
+        *_, record = [require_undamaged(path, "Choose another --step.") for path in checkpoints]
         data = str(record.settings["data"])
-        settings = TrainSettings.model_validate({**own, "data": data})
-        known = read_mix(data).seq_len
+        settings = TrainSettings.model_validate({**base, "data": data})
+        max_tokens = read_mix(data).seq_len
         parallel = join(settings)
         model = build_model(shape_of(record), settings, parallel)
         shapes = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
-        _load(read_weights(checkpoints, shapes, of_average=is_of_average(record, average)), model)
+        _load(read_weights(checkpoints, shapes, is_average=is_of_average(record, average)), model)
     else:
         raise UsageError(
             f"{folder}: has neither config.json (a Hugging Face model) nor checkpoints/ (the "
             "output of a training). Correct the folder."
         )
-    length = seq_len or min(known, MOST_TOKENS)
+    length = seq_len or min(max_tokens, MOST_TOKENS)
     return Pretrained(model, settings, parallel, length, data, is_guest)
 
 
 @torch.no_grad()
 def _load(read: Iterator[torch.Tensor], model: Decoder) -> None:
     """Fill a model, sharded or not, with whole weights."""
-    for parameter, whole in zip(model.parameters(), read, strict=True):
-        weights = whole.to(parameter.device)
+    for parameter, tensor in zip(model.parameters(), read, strict=True):
+        weights = tensor.to(parameter.device)
         if isinstance(parameter, DTensor):
             mesh, placements = parameter.device_mesh, parameter.placements
             weights = distribute_tensor(weights, mesh, placements, src_data_rank=None)

@@ -149,8 +149,8 @@ def read_record(
     if number != FORMAT:
         raise DataError(f"{folder / FILE}: format {number!r} is not known. Use a newer corpuskit.")
     record = CheckpointRecord(**fields)
-    named = step_of(folder.name)
-    if named is not None and named != record.step:
+    step = step_of(folder.name)
+    if step is not None and step != record.step:
         problem = f"{FILE} is of step {record.step}: the folder was renamed, or files were swapped"
         raise DamagedCheckpointError(folder, problem, advice)
     return record
@@ -191,9 +191,9 @@ def find_damage(
     Raises:
         OSError: a file exists and can't be read.
     """
-    mine = sorted(files, key=_by_number)[rank::ranks]
+    names = sorted(files, key=_by_number)[rank::ranks]
     with ThreadPoolExecutor(READERS, "check") as readers:
-        problems = list(readers.map(lambda name: _compare(folder / name, *files[name]), mine))
+        problems = list(readers.map(lambda name: _compare(folder / name, *files[name]), names))
     return "; ".join(filter(None, problems))
 
 
@@ -210,9 +210,9 @@ def _by_number(name: str) -> tuple[list[int], str]:
 
 def _compare(path: Path, size: int, digest: str) -> str:
     try:
-        there = path.stat().st_size
-        if there != size:
-            return f"{path.name} has {there:,} bytes, {size:,} were saved"
+        num_bytes = path.stat().st_size
+        if num_bytes != size:
+            return f"{path.name} has {num_bytes:,} bytes, {size:,} were saved"
         if digest_part(path) != digest:
             return f"{path.name} is not what was saved: its digest differs"
     except MISSING:
@@ -274,11 +274,11 @@ def _lock(file: IO[str], output: Path) -> None:
 def _identity(output: Path, trunk: str | None = None) -> str:
     path = output / "run.json"
     if not path.exists():
-        known = _newest_record(output)  # of a training that continues elsewhere
-        skips = known.skips if known else []
-        if trunk and not known and Path(trunk, "train.json").is_file():
+        newest = _newest_record(output)  # of a training that continues elsewhere
+        skips = newest.skips if newest else []
+        if trunk and not newest and Path(trunk, "train.json").is_file():
             skips = read_record(Path(trunk)).skips
-        _write_run(output, known.run if known else uuid.uuid4().hex, skips)
+        _write_run(output, newest.run if newest else uuid.uuid4().hex, skips)
     return id_in(path.read_bytes(), str(path))
 
 

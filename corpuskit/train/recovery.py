@@ -44,7 +44,7 @@ def report_bad_step(
     host_losses = losses.float().cpu().numpy()
     suspects = document_losses(batch, host_losses, bad.usual_loss)
     first_row = run.parallel.data_rank * len(host_losses)
-    mine = [(excess, first_row + row, *rest) for excess, row, *rest in suspects]
+    local = [(excess, first_row + row, *rest) for excess, row, *rest in suspects]
     names = run.loader.source_names
     rows = [
         (f"{names[source]}/{row}", loss)
@@ -55,9 +55,9 @@ def report_bad_step(
             strict=True,
         )
     ]
-    everyone = run.parallel.gather((run.parallel.data_rank, mine, rows))
-    by_slice = {rank: report for rank, *report in everyone}  # ranks that share rows report the same
-    worst = sorted(s for of_slice, _ in by_slice.values() for s in of_slice)[::-1][:NAMED]
+    reports = run.parallel.gather((run.parallel.data_rank, local, rows))
+    by_slice = {rank: report for rank, *report in reports}  # ranks that share rows report the same
+    worst = sorted(s for entries, _ in by_slice.values() for s in entries)[::-1][:NAMED]
     if run.parallel.rank:
         return
     documents, unknown = [], None
@@ -65,10 +65,10 @@ def report_bad_step(
         documents = name_documents(run.loader, bad.step, worst)
     except CorpuskitError as error:  # training continues: the rows are known
         unknown = str(error)
-    named = "; ".join(map(str, documents[:3])) or f"unknown: {unknown}"
+    listed = "; ".join(map(str, documents[:3])) or f"unknown: {unknown}"
     watch.event(
         "bad_step",
-        f"step {bad.step} not applied: {bad.reason}. Most suspect: {named}",
+        f"step {bad.step} not applied: {bad.reason}. Most suspect: {listed}",
         **asdict(bad),
         documents=[asdict(document) for document in documents],
         rows=[row for rank in sorted(by_slice) for row in by_slice[rank][1]],
@@ -89,13 +89,13 @@ def go_back(run: Run, watch: Watch) -> None:
     guard, loader, bad = run.guard.settings, run.loader, run.guard.bad_steps
     so_far = len(run.skips)
     times = "time" if len(bad) == 1 else "times"
-    what = f"{len(bad)} {times} within {guard.window} steps (steps {', '.join(map(str, bad))})"
+    reason = f"{len(bad)} {times} within {guard.window} steps (steps {', '.join(map(str, bad))})"
     if so_far >= guard.rollbacks:
         used = f"the {so_far} rollbacks are used up" if so_far else "guard.rollbacks is 0"
         raise GuardError(
-            f"{run.settings.output}: a step was bad {what}, and {used}. None of them was applied; "
-            "events.jsonl names their documents. Lower optimizer.lr, raise guard.tolerate or "
-            "guard.rollbacks, or take documents down with `corpuskit edit`."
+            f"{run.settings.output}: a step was bad {reason}, and {used}. None of them was "
+            "applied; events.jsonl names their documents. Lower optimizer.lr, raise guard.tolerate "
+            "or guard.rollbacks, or take documents down with `corpuskit edit`."
         )
     newest = run.checkpoints.newest_verified(at_most=max(bad[0] - guard.rollback_steps, 0))
     watch.report_damage(newest)
@@ -106,15 +106,15 @@ def go_back(run: Run, watch: Watch) -> None:
     rows = loader.row_at(first), loader.row_at(end)
     if back_to + loader.num_steps - end < 1:
         raise GuardError(
-            f"{run.settings.output}: a step was bad {what}; no row is left to skip to."
+            f"{run.settings.output}: a step was bad {reason}; no row is left to skip to."
         )
     run.checkpoints.forget_after(back_to)
     if run.parallel.rank == 0:
-        add_skip(Path(run.settings.output), *rows, loader.plan.hash, f"a step was bad {what}")
+        add_skip(Path(run.settings.output), *rows, loader.plan.hash, f"a step was bad {reason}")
     watch.event(
         "rollback",
-        f"a step was bad {what}: back to step {back_to}; rows {rows[0]} to {rows[1] - 1} of the run"
-        f" (steps {first} to {end - 1}) are skipped by this training; rollback {so_far + 1} of "
+        f"a step was bad {reason}: back to step {back_to}; rows {rows[0]} to {rows[1] - 1} of the"
+        f" run (steps {first} to {end - 1}) are skipped by this training; rollback {so_far + 1} of "
         f"{guard.rollbacks}",
         back_to=back_to, bad_steps=bad, skipped_rows=rows, number=so_far + 1,
     )  # fmt: skip

@@ -195,8 +195,8 @@ class ModelSettings(Section):
 
     def _sizes(self) -> dict[str, int]:
         sizes = dict(zip(SIZES, PRESETS[self.preset], strict=True)) if self.preset else {}
-        given = {name: getattr(self, name) for name in SIZES}
-        return sizes | {name: size for name, size in given.items() if size is not None}
+        explicit = {name: getattr(self, name) for name in SIZES}
+        return sizes | {name: size for name, size in explicit.items() if size is not None}
 
     def shape(self, vocab_size: int) -> ModelShape:
         """Resolve preset, overrides and the tokenizer's vocabulary.
@@ -608,30 +608,30 @@ class TrainSettings(Section):
 
     @model_validator(mode="after")
     def _schedule_fits(self) -> TrainSettings:
-        ours, needed = self.parallel, {"zero": 1, "recompute": "none"}
-        values = [(f"parallel.{key}", getattr(ours, key), value) for key, value in needed.items()]
+        parallel, needs = self.parallel, {"zero": 1, "recompute": "none"}
+        values = [(f"parallel.{k}", getattr(parallel, k), value) for k, value in needs.items()]
         for key, value, good in (*values, ("compile", self.compile, False)):
-            if ours.splits_backward and value != good:
+            if parallel.splits_backward and value != good:
                 raise ValueError(
                     f"{key} {value} does not work with parallel.pipeline_schedule "
-                    f"{ours.pipeline_schedule}. Set {key} to {good}, or the schedule to 1f1b."
+                    f"{parallel.pipeline_schedule}. Set {key} to {good}, or the schedule to 1f1b."
                 )
         return self
 
     @model_validator(mode="after")
     def _optimizer_fits(self) -> TrainSettings:
-        ours, kind = self.optimizer, self.schedule.kind
-        if ours.kind == "schedule_free" and kind != "constant":
+        optimizer, kind = self.optimizer, self.schedule.kind
+        if optimizer.kind == "schedule_free" and kind != "constant":
             raise ValueError(
                 f"schedule.kind {kind}: optimizer.kind schedule_free averages its steps instead of "
                 "letting the rate fall. Set schedule.kind to constant."
             )
-        if ours.kind == "schedule_free" and ours.average_decay:
+        if optimizer.kind == "schedule_free" and optimizer.average_decay:
             raise ValueError(
-                f"optimizer.average_decay {ours.average_decay}: schedule_free keeps an average of "
-                "its own. Leave average_decay out."
+                f"optimizer.average_decay {optimizer.average_decay}: schedule_free keeps an "
+                "average of its own. Leave average_decay out."
             )
-        if ours.kind == "adamw8bit" and self.parallel.tensor > 1:
+        if optimizer.kind == "adamw8bit" and self.parallel.tensor > 1:
             raise ValueError(
                 f"optimizer.kind adamw8bit does not work with parallel.tensor "
                 f"{self.parallel.tensor}: its scales are of whole rows. Set parallel.tensor to 1, "
@@ -642,28 +642,28 @@ class TrainSettings(Section):
     @model_validator(mode="after")
     def _features_fit(self) -> TrainSettings:
         """Refuse features that do not work together yet."""
-        ours, kind = self.parallel, self.optimizer.kind
-        split = {"parallel.tensor": ours.tensor > 1, "parallel.pipeline": ours.pipeline > 1}
+        parallel, kind = self.parallel, self.optimizer.kind
+        split = {"parallel.tensor": parallel.tensor > 1, "parallel.pipeline": parallel.pipeline > 1}
         adapted = {
             "float8": self.float8,
             **split,
             "optimizer.average_decay": self.optimizer.average_decay > 0,
             "optimizer.kind schedule_free": kind == "schedule_free",
         }
-        alone = {
+        exclusive = {
             **split,
             "model.experts": self.model.experts is not None,
             "optimizer.kind muon": kind == "muon",
-            "parallel.zero below 3": ours.zero < 3,
+            "parallel.zero below 3": parallel.zero < 3,
         }
-        for name, is_set, others in (
+        for name, is_set, conflicts in (
             ("adapter", self.adapter, adapted),
-            ("parallel.offload", ours.offload, alone),
+            ("parallel.offload", parallel.offload, exclusive),
             ("distill", self.distill, split),
         ):
-            if is_set and (both := [other for other, is_on in others.items() if is_on]):
+            if is_set and (active := [feature for feature, is_on in conflicts.items() if is_on]):
                 raise ValueError(
-                    f"{name}: not fitted to {' and '.join(both)}. Leave one of them out."
+                    f"{name}: not fitted to {' and '.join(active)}. Leave one of them out."
                 )
         return self
 
@@ -754,8 +754,8 @@ def require_pipeline(shape: ModelShape, settings: TrainSettings, ranks: int) -> 
     is_looped = parallel.pipeline_schedule in ("interleaved", "zero_bubble")
 
     def fits(micro_rows: int) -> bool:
-        number, rest = divmod(rows, micro_rows)
-        return not rest and number >= size and not (is_looped and number % size)
+        number, remainder = divmod(rows, micro_rows)
+        return not remainder and number >= size and not (is_looped and number % size)
 
     if fits(batch.micro_rows):
         return
@@ -791,15 +791,15 @@ def stage_spans(layers: int, parallel: ParallelSettings) -> list[StageSpan]:
     in turn, or (zbv) there and back.
     """
     size, num = parallel.pipeline, parallel.pipeline * parallel.chunks
-    base, more = divmod(layers, num)
+    base, remainder = divmod(layers, num)
     spans = []
     for index in range(num):
-        first = index * base + min(index, more)
+        first = index * base + min(index, remainder)
         rank = index % size
         if parallel.pipeline_schedule == "zbv" and index >= size:
             rank = 2 * size - 1 - index
-        of_stage = range(first, first + base + (index < more))
-        spans.append(StageSpan(index, of_stage, rank, index == 0, index == num - 1))
+        layers_of_stage = range(first, first + base + (index < remainder))
+        spans.append(StageSpan(index, layers_of_stage, rank, index == 0, index == num - 1))
     return spans
 
 
@@ -856,13 +856,13 @@ def require_context(seq_len: int, parallel: ParallelSettings) -> None:
     def unit(size: int) -> int:
         return 1 if size == 1 else size * math.lcm(2, parallel.tensor)
 
-    size, needed = parallel.context, unit(parallel.context)
-    if seq_len % needed:
+    size, multiple = parallel.context, unit(parallel.context)
+    if seq_len % multiple:
         good = next(n for n in range(size - 1, 0, -1) if not (size % n or seq_len % unit(n)))
         raise UsageError(
-            f"parallel.context: {size} needs packed rows of a multiple of {needed} tokens (two "
+            f"parallel.context: {size} needs packed rows of a multiple of {multiple} tokens (two "
             f"pieces for each rank), and they have {seq_len}. Set parallel.context: {good}, or "
-            f"pack rows of {_next(seq_len, needed)}."
+            f"pack rows of {_next(seq_len, multiple)}."
         )
 
 

@@ -70,20 +70,20 @@ class Run:
     identity: str  # of the training, over all its starts
     skips: list[dict[str, Any]]  # rows that it passes over since its rollbacks
     steps: int  # of the whole run
-    done: int  # when it was set up
+    num_done: int  # steps, when it was set up
     newest: VerifiedCheckpoint | None  # the checkpoint that it went on from
     step_tokens: int  # over all ranks, padding included
     peak_flops: float | None  # of one device
 
-    def record(self, done: int) -> CheckpointRecord:
-        """Return what a checkpoint after `done` steps says."""
+    def record(self, num_done: int) -> CheckpointRecord:
+        """Return what a checkpoint after `num_done` steps says."""
         return CheckpointRecord(
-            step=done,
+            step=num_done,
             shape=asdict(self.model.shape),
             settings=self.settings.model_dump(mode="json"),
             settings_hash=self.settings.digest(),
             plan_hash=self.loader.plan.hash,
-            loader=self.loader.state_at(done),
+            loader=self.loader.state_at(num_done),
             world_size=self.parallel.world_size,
             guard=self.guard.state_dict(),
             run=self.identity,
@@ -147,7 +147,7 @@ def set_up(
         identity=identity,
         skips=skips,
         steps=steps,
-        done=newest.record.step if newest else 0,
+        num_done=newest.record.step if newest else 0,
         step_tokens=settings.batch.global_rows * plan.seq_len,
         peak_flops=_peak_flops(settings, parallel),
     )

@@ -120,40 +120,40 @@ def _verdict(
         endings: of ranks that have ended since the last start.
         late: age in seconds from which a heartbeat is late.
     """
-    again = "Run the same command again to go on."
+    advice = "Run the same command again to go on."
     at_work = [rank for rank in ranks if rank.is_at_work]
     silent = [rank for rank in at_work if rank.age_seconds >= late]
-    gone = [rank for rank in ranks if rank.is_gone and not rank.has_left]
+    dead = [rank for rank in ranks if rank.is_gone and not rank.has_left]
     if len(at_work) > len(silent):
-        unwell = [*gone, *silent]
+        unwell = [*dead, *silent]
         return f"alive, but {_missing(unwell[0], settings)}" if unwell else "alive"
     if not events and not ranks:
         return f"never started: {settings.output} has neither heartbeats nor events."
     closing = [event for event in events if event.get("event") in ("start", *CLOSING)]
     last = closing[-1] if closing else {}
-    if last.get("event") == "end" and not gone and not silent:
+    if last.get("event") == "end" and not dead and not silent:
         why = last.get("stopped_by")
-        done = f"after {last.get('steps_done')} of {last.get('steps')} steps"
-        return f"stopped by {why} {done}. {again}" if why else f"finished {done}."
+        extent = f"after {last.get('steps_done')} of {last.get('steps')} steps"
+        return f"stopped by {why} {extent}. {advice}" if why else f"finished {extent}."
     # Ranks that ended because another one was lost don't know the reason.
-    if endings and not (gone and all(ending.code == REQUEUE for ending in endings.values())):
+    if endings and not (dead and all(ending.code == REQUEUE for ending in endings.values())):
         rank, ending = min(endings.items(), key=lambda item: (item[1].code == REQUEUE, item[0]))
-        who = "" if ending.line.startswith("rank ") else f"rank {rank}: "
-        return f"ended with code {ending.code}: {who}{ending.line}"
+        rank_name = "" if ending.line.startswith("rank ") else f"rank {rank}: "
+        return f"ended with code {ending.code}: {rank_name}{ending.line}"
     if silent:
         return f"silent: {_missing(max(silent, key=lambda rank: rank.age_seconds), settings)}"
-    if last.get("event") in CLOSING and not gone:
+    if last.get("event") in CLOSING and not dead:
         return f"{last['event']}: {last.get('error', '')}: {last.get('message', '')}"
-    return f"dead: {_missing(gone[0], settings) if gone else 'no rank is at work'}. {again}"
+    return f"dead: {_missing(dead[0], settings) if dead else 'no rank is at work'}. {advice}"
 
 
 def _missing(rank: RankStatus, settings: TrainSettings) -> str:
     """Return what is wrong with a rank that should be at work."""
     beat, limit = rank.beat, settings.health.hang_seconds
-    where = f"rank {beat.rank} on {beat.host} (step {beat.step}, phase {beat.phase})"
+    name = f"rank {beat.rank} on {beat.host} (step {beat.step}, phase {beat.phase})"
     if rank.is_gone:
-        return f"{where}: process {beat.pid} is gone"
-    line = f"{where} has given no sign of life for {rank.age_seconds:.0f} s"
+        return f"{name}: process {beat.pid} is gone"
+    line = f"{name} has given no sign of life for {rank.age_seconds:.0f} s"
     if rank.age_seconds < limit:
         return f"{line}; it ends itself after {limit:.0f}"
     return f"{line}, and should have ended itself after {limit:.0f}: its machine may be down"
@@ -162,9 +162,9 @@ def _missing(rank: RankStatus, settings: TrainSettings) -> str:
 def _belongs(beat: RankHeartbeat, start: dict[str, Any]) -> bool:
     """Return whether a heartbeat is of the run's last start, which may have had fewer ranks."""
     try:
-        at = datetime.fromisoformat(start["time"]).timestamp()
+        started = datetime.fromisoformat(start["time"]).timestamp()
         # A rank that entered later belongs to a start that has not written its event yet.
-        return beat.rank < start["world_size"] or beat.started > at
+        return beat.rank < start["world_size"] or beat.started > started
     except (LookupError, TypeError, ValueError):
         return True
 
@@ -197,9 +197,9 @@ def read_tail(output: Path, name: str, num_bytes: int) -> list[dict[str, Any]]:
     objects = []
     for line in lines[1:] if first else lines:
         try:
-            known = json.loads(line) if line.endswith(b"\n") else None
+            value = json.loads(line) if line.endswith(b"\n") else None
         except ValueError:
             continue
-        if isinstance(known, dict):
-            objects.append(known)
+        if isinstance(value, dict):
+            objects.append(value)
     return objects

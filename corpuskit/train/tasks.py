@@ -51,12 +51,12 @@ class Question:
     domain: str = ""
 
 
-def read_task(path: str | Path, most: int | None = None) -> list[tuple[str, Question]]:
+def read_task(path: str | Path, limit: int | None = None) -> list[tuple[str, Question]]:
     """Return the questions of a file, each with its id: that of the row, or its number.
 
     Args:
         path: `.jsonl`, or `.parquet`.
-        most: of the first rows.
+        limit: of the first rows.
 
     Raises:
         UsageError: the file cannot be read, or its columns are of no known form.
@@ -65,7 +65,7 @@ def read_task(path: str | Path, most: int | None = None) -> list[tuple[str, Ques
     path = Path(path)
     form: Form | None = None
     questions: list[tuple[str, Question]] = []
-    for place, row in itertools.islice(_rows(path), most):
+    for place, row in itertools.islice(_rows(path), limit):
         form = form or find_form(row, str(path))
         try:
             question = form.read(row)
@@ -105,19 +105,19 @@ def encode_items(
         for _, question in questions
         for context, continuation in zip(question.contexts, question.continuations, strict=True)
     ]
-    whole = encode([context + continuation for context, continuation in pairs])
-    before = encode([context for context, _ in pairs])
-    alone = encode([continuation for _, continuation in pairs]) if unconditional else []
+    full = encode([context + continuation for context, continuation in pairs])
+    contexts = encode([context for context, _ in pairs])
+    answers = encode([continuation for _, continuation in pairs]) if unconditional else []
     head = np.array([begin], np.int64)
     requests: list[ScoredText] = []
-    for tokens, context, (_, continuation) in zip(whole, before, pairs, strict=True):
+    for tokens, context, (_, continuation) in zip(full, contexts, pairs, strict=True):
         scored = max(len(tokens) - len(context), 1)
         needs_head = always_begin or len(tokens) == scored
-        given = np.concatenate((head, tokens)) if needs_head else tokens
-        requests.append(ScoredText(given, scored, len(continuation.encode())))
-    without = [
+        input_tokens = np.concatenate((head, tokens)) if needs_head else tokens
+        requests.append(ScoredText(input_tokens, scored, len(continuation.encode())))
+    unconditioned = [
         ScoredText(np.concatenate((head, tokens)), len(tokens), len(continuation.encode()))
-        for tokens, (_, continuation) in zip(alone, pairs, strict=False)
+        for tokens, (_, continuation) in zip(answers, pairs, strict=False)
     ]
     items: list[TaskItem] = []
     first = 0
@@ -127,7 +127,7 @@ def encode_items(
             TaskItem(
                 id_, question.domain, question.gold, tuple(requests[first:end]),
                 tuple((len(choice), len(choice.encode())) for choice in question.choices),
-                tuple(without[first:end]),
+                tuple(unconditioned[first:end]),
             )
         )  # fmt: skip
         first = end
@@ -201,24 +201,24 @@ def find_form(row: Row, path: str) -> Form:
     for form in FORMS:
         if form.columns <= row.keys() and not (form.name == "text" and "choices" in row):
             return form
-    known = "; ".join(f"{form.name}: {', '.join(sorted(form.columns))}" for form in FORMS)
-    raise UsageError(f"{path}: columns {', '.join(row)} are of no known form. Known: {known}.")
+    forms = "; ".join(f"{form.name}: {', '.join(sorted(form.columns))}" for form in FORMS)
+    raise UsageError(f"{path}: columns {', '.join(row)} are of no known form. Known: {forms}.")
 
 
-def _asked(context: str, choices: Sequence[str], gold: int, domain: str = "") -> Question:
+def _shared(context: str, choices: Sequence[str], gold: int, domain: str = "") -> Question:
     """Return a question whose answers come after the same context, after a space."""
     spaced = tuple(f" {_text(choice)}" for choice in choices)
     return Question((_text(context),) * len(choices), spaced, tuple(choices), gold, domain)
 
 
-def _plain(row: Row) -> Question:
+def _listed(row: Row) -> Question:
     choices = tuple(map(_text, _list(row["choices"])))
     contexts = row.get("contexts") or [row.get("context") or ""] * len(choices)
     domain = str(row.get("domain") or "")
     return Question(tuple(map(_text, contexts)), choices, choices, _number(row["gold"]), domain)
 
 
-def _whole(row: Row) -> Question:
+def _text_only(row: Row) -> Question:
     text = _text(row["text"])
     return Question(("",), (text,), (text,), 0, str(row.get("domain") or ""))
 
@@ -226,7 +226,7 @@ def _whole(row: Row) -> Question:
 def _hellaswag(row: Row) -> Question:
     context = f"{row['activity_label']}: {row['ctx_a']} {row['ctx_b'].capitalize()}"
     endings = [_clean(ending) for ending in _list(row["endings"])]
-    return _asked(_clean(context), endings, _number(row["label"]))
+    return _shared(_clean(context), endings, _number(row["label"]))
 
 
 def _clean(text: str) -> str:
@@ -244,17 +244,17 @@ def _lettered(row: Row) -> Question:
     texts, labels = _list(choices["text"]), _list(choices["label"])
     if len(texts) != len(labels):
         raise ValueError(f"has {len(texts)} choices and {len(labels)} labels")
-    return _asked(context, texts, labels.index(row["answerKey"].strip()))
+    return _shared(context, texts, labels.index(row["answerKey"].strip()))
 
 
 def _sciq(row: Row) -> Question:
     context = f"{(row.get('support') or '').lstrip()}\nQuestion: {row['question']}\nAnswer:"
     wrong = [row[f"distractor{number}"] for number in (1, 2, 3)]
-    return _asked(context, [*wrong, row["correct_answer"]], 3)
+    return _shared(context, [*wrong, row["correct_answer"]], 3)
 
 
 def _piqa(row: Row) -> Question:
-    return _asked(
+    return _shared(
         f"Question: {row['goal']}\nAnswer:", [row["sol1"], row["sol2"]], _number(row["label"])
     )
 
@@ -262,8 +262,8 @@ def _piqa(row: Row) -> Question:
 def _winogrande(row: Row) -> Question:
     before, _, after = row["sentence"].partition("_")
     contexts = tuple(_text(before + row[f"option{number}"]) for number in (1, 2))
-    rest = _text(after.strip())
-    return Question(contexts, (f" {rest}",) * 2, (rest,) * 2, _number(row["answer"]) - 1)
+    ending = _text(after.strip())
+    return Question(contexts, (f" {ending}",) * 2, (ending,) * 2, _number(row["answer"]) - 1)
 
 
 def _boolq(row: Row) -> Question:
@@ -271,7 +271,7 @@ def _boolq(row: Row) -> Question:
     if answer not in (0, 1):  # as are false and true
         raise ValueError(f"{answer!r} is neither true nor false")
     context = f"{row['passage']}\nQuestion: {row['question']}?\nAnswer:"
-    return _asked(context, ["no", "yes"], int(answer))
+    return _shared(context, ["no", "yes"], int(answer))
 
 
 def _mmlu(row: Row) -> Question:
@@ -286,7 +286,7 @@ def _mmlu(row: Row) -> Question:
     intro = f"The following are multiple choice questions (with answers){topic}.\n\n"
     answer = row["answer"]
     gold = letters.index(answer) if isinstance(answer, str) else _number(answer)
-    return _asked(f"{intro}{row['question'].strip()}\n{choices}\nAnswer:", letters, gold, subject)
+    return _shared(f"{intro}{row['question'].strip()}\n{choices}\nAnswer:", letters, gold, subject)
 
 
 def _text(value: Any) -> str:
@@ -321,7 +321,7 @@ FORMS = tuple(
         ("BoolQ", "passage question label", _boolq),
         ("BoolQ", "passage question answer", _boolq),
         ("MMLU", "question choices answer", _mmlu),
-        ("plain", "choices gold", _plain),
-        ("text", "text", _whole),
+        ("plain", "choices gold", _listed),
+        ("text", "text", _text_only),
     )
 )

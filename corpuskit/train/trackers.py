@@ -92,7 +92,7 @@ def figures_of(update: Update) -> tuple[dict[str, float], int]:
         step = update.step + 1
         values = {name: getattr(update, name) for name in STEP_FIGURES}
         if update.experts:
-            values |= {f"experts/{name}": one for name, one in asdict(update.experts).items()}
+            values |= {f"experts/{name}": value for name, value in asdict(update.experts).items()}
         for name, source in update.sources.items():
             # Not below loss/, which MLflow would keep as a file.
             values[f"loss_of/{name}"] = source.loss
@@ -140,7 +140,7 @@ def _wandb(settings: TrainSettings, identity: str, _step: int) -> tuple[Log, Clo
 
 
 def _mlflow(settings: TrainSettings, identity: str, _step: int) -> tuple[Log, Close]:
-    # Files are what works without a server; MLflow 3 wants to be told.
+    # Files are what works without a server; MLflow 3 asks for it explicitly.
     os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
     from mlflow import MlflowClient  # type: ignore[import-not-found,unused-ignore]
 

@@ -65,7 +65,7 @@ class Uploads:
         self.store: Store = open_store(settings.upload)
         self.held: int | None = None
         self._output, self._settings = output, settings
-        self._same: set[int] = set()  # steps whose copy is known to be of what is here
+        self._verified: set[int] = set()  # steps whose copy is known to be of what is here
         self._reports: SimpleQueue[tuple[str, str]] = SimpleQueue()
         self._problem = ""
         self._state = threading.Condition()
@@ -78,14 +78,14 @@ class Uploads:
             UsageError: the place is another training's.
         """
         content, *lines = self.store.read_each(["run.json", *LINES])
-        own = self._output / "run.json"
-        if content is None or own.exists():
+        path = self._output / "run.json"
+        if content is None or path.exists():
             self._require_own(content)
             return
-        for name, written in zip(LINES, lines, strict=True):
-            if written is not None:
-                write_whole(self._output / name, written)
-        write_whole(own, content)
+        for name, text in zip(LINES, lines, strict=True):
+            if text is not None:
+                write_whole(self._output / name, text)
+        write_whole(path, content)
 
     def newest(self, step: int) -> tuple[int, bytes] | None:
         """Return step and record of the newest copy, if it is of more than `step` steps.
@@ -93,7 +93,7 @@ class Uploads:
         Copies from before a rollback, whose rows this training skips since, are passed over.
         """
         skips = read_skips(self._output)
-        for copy in sorted((one for one in self._copies() if one > step), reverse=True):
+        for copy in sorted((copied for copied in self._copies() if copied > step), reverse=True):
             [content] = self.store.read_each([f"{FOLDER}/{folder_name(copy)}/{FILE}"])
             if content is not None and _skips_of(content, skips)[: len(skips)] == skips:
                 return copy, content
@@ -123,7 +123,7 @@ class Uploads:
 
     def forget_after(self) -> None:
         """Delete the copies of more steps than there are checkpoints of, after a rollback."""
-        self._same.clear()
+        self._verified.clear()
         self.wait()
 
     def reports(self) -> Iterator[tuple[str, str]]:
@@ -165,14 +165,14 @@ class Uploads:
         """Make the copies that are missing, the newest first; delete those that no rule keeps."""
         [content] = self.store.read_each(["run.json"])
         self._require_own(content)
-        copies, own = self._copies(), self._own()
-        undone = {step for step in copies if step > max(own, default=-1)}  # by a rollback
+        copies, local = self._copies(), self._local()
+        undone = {step for step in copies if step > max(local, default=-1)}  # by a rollback
         self._delete(undone)
-        copies -= undone | {step for step in own & copies if not self._is_same(step)}
+        copies -= undone | {step for step in local & copies if not self._is_same(step)}
         while True:
-            own = self._own()
-            doomed = forgettable(copies | own, self._settings, self._output)
-            missing = own - copies - doomed
+            local = self._local()
+            doomed = forgettable(copies | local, self._settings, self._output)
+            missing = local - copies - doomed
             if not missing:
                 break
             if self._copy(max(missing)):
@@ -182,16 +182,16 @@ class Uploads:
 
     def _copy(self, step: int) -> bool:
         """Copy a checkpoint; return False if it was deleted meanwhile."""
-        name, begun = f"{FOLDER}/{folder_name(step)}", time.monotonic()
+        name, start = f"{FOLDER}/{folder_name(step)}", time.monotonic()
         self.held, folder = step, self._output / name
-        here = LocalStore(folder)
+        local = LocalStore(folder)
         try:
             content, files = (folder / FILE).read_bytes(), read_record(folder).files
             self._delete([step])
             with ThreadPoolExecutor(FILES_AT_ONCE, "upload") as threads:
                 list(threads.map(
                     lambda file: self.store.adopt(
-                        here.at(file, digest=files[file][1]), f"{name}/{file}"
+                        local.at(file, digest=files[file][1]), f"{name}/{file}"
                     ),
                     files,
                 ))  # fmt: skip
@@ -201,8 +201,8 @@ class Uploads:
             return False
         self._copy_lines()
         self.store.put(f"{name}/{FILE}", content)
-        self._same.add(step)
-        size, seconds = sum(size for size, _ in files.values()), time.monotonic() - begun
+        self._verified.add(step)
+        size, seconds = sum(size for size, _ in files.values()), time.monotonic() - start
         self.report("upload", f"{folder_name(step)}: {size / 1e6:,.1f} MB in {seconds:.1f} s")
         return True
 
@@ -216,33 +216,33 @@ class Uploads:
 
     def _is_same(self, step: int) -> bool:
         """Return whether a copy is of the checkpoint here: a step can be taken again."""
-        if step not in self._same:
+        if step not in self._verified:
             name = f"{FOLDER}/{folder_name(step)}/{FILE}"
             [content] = self.store.read_each([name])
             if content == (self._output / name).read_bytes():
-                self._same.add(step)
-        return step in self._same
+                self._verified.add(step)
+        return step in self._verified
 
     def _require_own(self, content: bytes | None) -> None:
         """Refuse a place whose `run.json` is that of another training."""
-        own = self._output / "run.json"
-        if content is None or not own.exists():
+        path = self._output / "run.json"
+        if content is None or not path.exists():
             return
-        theirs = id_in(content, self.store.where("run.json"))
-        ours = id_in(own.read_bytes(), str(own))
-        if theirs != ours:
+        copied_id = id_in(content, self.store.where("run.json"))
+        local_id = id_in(path.read_bytes(), str(path))
+        if copied_id != local_id:
             raise UsageError(
                 f"checkpoint.upload: {self.store.address} has the checkpoints of another training "
-                f"({theirs}; {own} says {ours}). Name another place; or, to continue that training "
-                "here, set a new output."
+                f"({copied_id}; {path} says {local_id}). Name another place; or, to continue that "
+                "training here, set a new output."
             )
 
     @property
     def last(self) -> int:
         """Steps of the newest checkpoint here, -1 if there is none."""
-        return max(self._own(), default=-1)
+        return max(self._local(), default=-1)
 
-    def _own(self) -> set[int]:
+    def _local(self) -> set[int]:
         return set(complete_checkpoints(self._output / FOLDER))
 
     def _steps(self) -> set[int]:
@@ -281,7 +281,7 @@ def fetch_newest(
         DataError: a file is not what was saved.
         OSError: the copies can't be read.
     """
-    begun = time.monotonic()
+    start = time.monotonic()
     newest = parallel.gather(uploads.newest(uploads.last) if uploads else None)[0]
     if newest is None:
         return
@@ -313,7 +313,7 @@ def fetch_newest(
         shutil.rmtree(partial / SCRATCH, ignore_errors=True)
         partial.rename(folder)
         sync_folder(folder.parent)
-        size, seconds = sum(size for size, _ in files.values()), time.monotonic() - begun
+        size, seconds = sum(size for size, _ in files.values()), time.monotonic() - start
         uploads.report("fetch", f"{address}/{name}: {size / 1e6:,.1f} MB in {seconds:.1f} s")
     parallel.gather(None)
 

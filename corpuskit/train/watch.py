@@ -135,9 +135,9 @@ class Speeds:
         # On CUDA it is the time of Python, which the device does not wait for.
         share = cpu / wall if self._parallel.device.type == "cpu" else 0.0
         probe = self._probe.seconds(0.005 * wall)
-        mine = [step_seconds, data_wait_seconds, share * step_seconds, probe]
+        figures = [step_seconds, data_wait_seconds, share * step_seconds, probe]
         # The main thread alone uses the default group, so a save in flight does no harm.
-        values = torch.tensor(mine, dtype=torch.float64, device=self._parallel.device)
+        values = torch.tensor(figures, dtype=torch.float64, device=self._parallel.device)
         ranks = self._parallel.world_size
         gathered = [torch.empty_like(values) for _ in range(ranks)]
         dist.all_gather(gathered, values)
@@ -158,18 +158,18 @@ def report_of(ranks: Sequence[tuple[float, ...]], hosts: Sequence[str]) -> Speed
     ]
     # The rest of a step, without waiting for rows, is work and waiting for the slowest. The rank
     # with the smallest rest waits least: that is the time that the slowest works.
-    left = min(step - wait for step, wait in zip(steps, waits, strict=True))
-    unit = max(left, 0.0) / max(slowness)
-    own = [wait + unit * slow for wait, slow in zip(waits, slowness, strict=True)]
-    slowest = max(range(len(own)), key=own.__getitem__)
+    least_work = min(step - wait for step, wait in zip(steps, waits, strict=True))
+    unit = max(least_work, 0.0) / max(slowness)
+    work = [wait + unit * slow for wait, slow in zip(waits, slowness, strict=True)]
+    slowest = max(range(len(work)), key=work.__getitem__)
     return SpeedReport(
         step_seconds=statistics.fmean(steps),
-        own_seconds=_rounded(own),
+        own_seconds=_rounded(work),
         data_wait_seconds=_rounded(waits),
         slowness=_rounded(slowness),
         slowest=slowest,
         host=hosts[slowest],
-        ratio=_by_median(own)[slowest],
+        ratio=_by_median(work)[slowest],
     )
 
 
@@ -195,13 +195,13 @@ class _Probe:
 
     def seconds(self, at_least: float) -> float:
         """Return the mean time of a product, over three of them and `at_least` seconds."""
-        begun, number = time.perf_counter(), 0
+        start, number = time.perf_counter(), 0
         self._wait()
-        while number < 3 or time.perf_counter() - begun < at_least:
+        while number < 3 or time.perf_counter() - start < at_least:
             self._matrix @ self._matrix
             self._wait()
             number += 1
-        return (time.perf_counter() - begun) / number
+        return (time.perf_counter() - start) / number
 
     def _wait(self) -> None:
         if self._device.type == "cuda":
@@ -222,7 +222,7 @@ class Watch:
         is_first = run.parallel.rank == 0
         self._run, self.heartbeat, self.stop = run, heartbeat, stop
         self._observer = observer if is_first else None
-        self._writer = MetricsWriter(Path(run.settings.output), run.done) if is_first else None
+        self._writer = MetricsWriter(Path(run.settings.output), run.num_done) if is_first else None
         self.waits, self._speeds = DataWaits(), Speeds(run.parallel)
         self._since: list[tuple[float, float]] = []
         self._experts: torch.Tensor | None = None
@@ -230,7 +230,7 @@ class Watch:
     def __enter__(self) -> Self:
         if self._writer:
             self._writer.__enter__()
-            record = asdict(self._run.record(self._run.done)) | {"guard": None}
+            record = asdict(self._run.record(self._run.num_done)) | {"guard": None}
             del record["files"]
             self._writer.event("start", steps=self._run.steps, **record)
         self.report_damage(self._run.newest)
@@ -259,43 +259,43 @@ class Watch:
         if not self._writer:
             return
         self._writer.step(progress)
-        done = progress.step + 1
-        if is_last or done % self._run.settings.log_every_steps == 0:
+        num_done = progress.step + 1
+        if is_last or num_done % self._run.settings.log_every_steps == 0:
             self._notify(progress)
-            self._notify(self._writer.mixture(done, self._run.loader.mixture(done)))
+            self._notify(self._writer.mixture(num_done, self._run.loader.mixture(num_done)))
 
     def count_experts(self, loads: torch.Tensor) -> None:
         """Add the tokens that each expert got in a step, (sources, layers, E)."""
         self._experts = loads if self._experts is None else self._experts + loads
 
-    def write_experts(self, done: int) -> None:
+    def write_experts(self, num_done: int) -> None:
         """Write the tokens that each expert got since the last checkpoint, source by source."""
         if self._writer and self._experts is not None:
             names, counts = self._run.loader.source_names, self._experts.long().tolist()
-            self._writer.experts(done, dict(zip(names, counts, strict=True)))
+            self._writer.experts(num_done, dict(zip(names, counts, strict=True)))
         self._experts = None
 
-    def compare_speeds(self, done: int) -> None:
+    def compare_speeds(self, num_done: int) -> None:
         """Report which rank the others wait for; collective."""
         steps, waits = zip(*self._since, strict=True)
         report = self._speeds.compare(sum(steps) / len(steps), sum(waits) / len(waits))
         self._since.clear()
-        self.event("speeds", str(report), step=done, **asdict(report))
+        self.event("speeds", str(report), step=num_done, **asdict(report))
 
-    def evaluate(self, done: int) -> None:
+    def evaluate(self, num_done: int) -> None:
         """Evaluate held-out documents and tasks, and report the outcome; collective.
 
         The weights are the average of the last steps where the run keeps one.
         """
         with averaged(self._run.optimizer):
-            self._evaluate(done)
+            self._evaluate(num_done)
 
-    def _evaluate(self, done: int) -> None:
+    def _evaluate(self, num_done: int) -> None:
         run, seq_len = self._run, self._run.loader.plan.seq_len
         shared = (run.model, run.settings, run.parallel)
 
         def beat() -> None:
-            self.heartbeat.beat(done, "evaluate")
+            self.heartbeat.beat(num_done, "evaluate")
 
         held_out = self.evaluated.held_out
         losses = {} if held_out is None else evaluate(*shared, held_out, seq_len, beat)
@@ -303,17 +303,17 @@ class Watch:
         for name, items in self.evaluated.tasks.items():
             tasks[name], scores = score_items(*shared, items, seq_len, beat)
             if self._writer:
-                self._writer.items(done, name, [asdict(item) for item in scores])
+                self._writer.items(num_done, name, [asdict(item) for item in scores])
         if self._writer:
-            of_average = run.settings.optimizer.averages
-            evaluation = EvaluationMetrics(done, losses, tasks, of_average)
+            is_average = run.settings.optimizer.averages
+            evaluation = EvaluationMetrics(num_done, losses, tasks, is_average)
             self._writer.evaluation(evaluation)
             self._notify(evaluation)
 
-    def has_evaluation(self, done: int) -> bool:
-        """Return whether the files have an evaluation after `done` steps; collective."""
-        known = self._writer is not None and self._writer.has_evaluation(done)
-        return bool(self._run.parallel.gather(known)[0])
+    def has_evaluation(self, num_done: int) -> bool:
+        """Return whether the files have an evaluation after `num_done` steps; collective."""
+        is_written = self._writer is not None and self._writer.has_evaluation(num_done)
+        return bool(self._run.parallel.gather(is_written)[0])
 
     def saved(self, checkpoint: Path | None) -> None:
         """Report that a checkpoint is complete, if there is one, and what was copied."""
@@ -356,8 +356,8 @@ class Watch:
 @contextlib.contextmanager
 def profiled(settings: TrainSettings, parallel: Parallel, step: int) -> Iterator[None]:
     """Trace what happens inside, if `settings.profile` names this step and this rank."""
-    chosen = settings.profile
-    if chosen is None or step not in chosen.steps or parallel.rank not in chosen.ranks:
+    options = settings.profile
+    if options is None or step not in options.steps or parallel.rank not in options.ranks:
         yield
         return
     folder = Path(settings.output, "profile")
@@ -365,18 +365,18 @@ def profiled(settings: TrainSettings, parallel: Parallel, step: int) -> Iterator
     name = f"step-{step:08d}-rank-{parallel.rank:05d}"
     is_cuda = parallel.device.type == "cuda"
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if is_cuda else [])]
-    if chosen.memory and is_cuda:
+    if options.memory and is_cuda:
         torch.cuda.memory._record_memory_history(max_entries=KEPT_EVENTS)
     try:
         with profile(
-            activities=activities, record_shapes=True, profile_memory=chosen.memory
+            activities=activities, record_shapes=True, profile_memory=options.memory
         ) as trace:
             yield
             if is_cuda:
                 torch.cuda.synchronize()
         trace.export_chrome_trace(str(folder / f"{name}.json.gz"))
-        if chosen.memory and is_cuda:
+        if options.memory and is_cuda:
             torch.cuda.memory._dump_snapshot(str(folder / f"{name}.pickle"))  # type: ignore[no-untyped-call]
     finally:
-        if chosen.memory and is_cuda:
+        if options.memory and is_cuda:
             torch.cuda.memory._record_memory_history(enabled=None)

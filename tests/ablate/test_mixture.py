@@ -13,7 +13,7 @@ import yaml
 from click.testing import CliRunner
 
 from corpuskit.ablate.study import find_judges
-from corpuskit.ablate.surface import fit, in_parts, lowest, predicted_unseen, within
+from corpuskit.ablate.surface import clip_shares, fit, in_parts, lowest, predicted_unseen
 from corpuskit.cli.main import group
 from corpuskit.cli.mixture import read_search, search_command
 from corpuskit.errors import UsageError
@@ -76,13 +76,13 @@ def test_proxies_that_repeat_less_overweight_scarce_sources() -> None:
 
 def test_the_lowest_keeps_to_bounds() -> None:
     low, high = np.array([0.1, 0.0, 0.0]), np.array([0.5, 0.3, 1.0])
-    starts = np.array([within(np.array([1.0, 1.0, 1.0]), low, high)])
+    starts = np.array([clip_shares(np.array([1.0, 1.0, 1.0]), low, high)])
     target = np.array([0.8, 0.2, 0.0])
     best = lowest(lambda some: ((some - target) ** 2).sum(1), starts, low, high)
     assert best == pytest.approx([0.5, 0.3, 0.2], abs=0.02)
     random = np.random.default_rng(1)
     for drawn in random.dirichlet(np.full(3, 0.3), 200):
-        shares = within(drawn, low, high)
+        shares = clip_shares(drawn, low, high)
         parts = in_parts(shares, high, 1000)
         assert shares.sum() == pytest.approx(1)
         assert sum(parts) == 1000

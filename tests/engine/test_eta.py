@@ -21,68 +21,68 @@ def paced(*points: tuple[float, float], before: float = 0.0) -> Pace:
 
 
 def test_nothing_is_said_in_the_first_seconds():
-    assert paced((1, 0.1), (4.9, 0.5)).left(4.9) is None
+    assert paced((1, 0.1), (4.9, 0.5)).seconds_left(4.9) is None
 
 
 def test_nothing_is_said_of_hardly_any_work():
-    assert paced((10, 0.001), (40, 0.015)).left(40) is None
+    assert paced((10, 0.001), (40, 0.015)).seconds_left(40) is None
 
 
 def test_after_a_minute_little_work_will_do():
     # 0.01 in the 50 s from the first step to the second: 0.98 more take 4,900 s.
-    assert paced((20, 0.01), (70, 0.02)).left(70) == pytest.approx(4900)
+    assert paced((20, 0.01), (70, 0.02)).seconds_left(70) == pytest.approx(4900)
 
 
 def test_work_at_an_even_pace():
     # 0.1 every 10 s, the last time at 40: 0.6 are left, 60 s.
-    assert paced(*((10 * n, 0.1 * n) for n in (1, 2, 3, 4))).left(40) == pytest.approx(60)
+    assert paced(*((10 * n, 0.1 * n) for n in (1, 2, 3, 4))).seconds_left(40) == pytest.approx(60)
 
 
 def test_the_start_of_workers_does_not_count():
     # 100 s until the first step, then 0.1 every 10 s.
-    assert paced((100, 0.1), (110, 0.2), (120, 0.3)).left(120) == pytest.approx(70)
+    assert paced((100, 0.1), (110, 0.2), (120, 0.3)).seconds_left(120) == pytest.approx(70)
 
 
 def test_waiting_for_the_next_step_does_not_slow_it_down():
     pace = paced((10, 0.1), (20, 0.2), (30, 0.3))
-    pace.left(30)
+    pace.seconds_left(30)
     # 0.7 are left at 30, so the end is at 100, whenever one asks before the next step.
-    assert pace.left(37) == pytest.approx(63)
+    assert pace.seconds_left(37) == pytest.approx(63)
 
 
 def test_what_was_done_before_anybody_looked_does_not_count_as_fast():
     # From 0.5 on, 0.1 every 10 s.
-    assert paced((10, 0.6), (20, 0.7), (30, 0.8), before=0.5).left(30) == pytest.approx(20)
+    assert paced((10, 0.6), (20, 0.7), (30, 0.8), before=0.5).seconds_left(30) == pytest.approx(20)
 
 
 def test_the_pace_is_that_of_the_last_minute():
     slow = [(60.0 * n, 0.01 * n) for n in range(1, 11)]  # ten minutes for a tenth
     quick = [(600.0 + 60 * n, 0.1 + 0.1 * n) for n in range(1, 8)]
     # At 1,020 s 0.8 are done; in the last half of what was seen (480 s) 0.7 + 0.01.
-    assert paced(*slow, *quick).left(1020) == pytest.approx(0.2 / (0.71 / 480), rel=1e-3)
+    assert paced(*slow, *quick).seconds_left(1020) == pytest.approx(0.2 / (0.71 / 480), rel=1e-3)
 
 
 def test_a_share_that_falls_back_is_no_step():
-    assert paced((10, 0.2), (20, 0.4), (25, 0.3), (30, 0.6)).left(30) == pytest.approx(20)
+    assert paced((10, 0.2), (20, 0.4), (25, 0.3), (30, 0.6)).seconds_left(30) == pytest.approx(20)
 
 
 def test_the_end_moves_without_jumps():
     pace = paced((10, 0.1), (20, 0.2))
-    assert pace.left(20) == pytest.approx(80)
+    assert pace.seconds_left(20) == pytest.approx(80)
     pace.note(21, 0.6)  # suddenly 0.4 at once: reckoned at 21, the end would be at 29.8
-    assert 60 < pace.left(21) < 79
-    assert pace.left(81) == 0
+    assert 60 < pace.seconds_left(21) < 79
+    assert pace.seconds_left(81) == 0
 
 
 def test_a_machine_that_sleeps_does_not_slow_it_down():
     # 0.01 every 10 s; after 300 s the clock jumps by 5 h.
     pace = paced(*((10.0 * n, 0.01 * n) for n in range(1, 31)))
-    assert pace.left(300) == pytest.approx(700)
+    assert pace.seconds_left(300) == pytest.approx(700)
     woken = 300.0 + 5 * 3600
     pace.note(woken + 10, 0.31)
-    assert pace.left(woken + 10) == pytest.approx(690)
+    assert pace.seconds_left(woken + 10) == pytest.approx(690)
     pace.note(woken + 20, 0.32)
-    assert pace.left(woken + 20) == pytest.approx(680)
+    assert pace.seconds_left(woken + 20) == pytest.approx(680)
 
 
 def test_a_machine_that_sleeps_does_not_make_later_phases_longer():
@@ -92,12 +92,12 @@ def test_a_machine_that_sleeps_does_not_make_later_phases_longer():
     for step in range(1, 51):
         forecast.note(2.0 * step + (18_000 if step > 25 else 0), 0.01 * step)
     # Twice as long as expected is taken.
-    assert forecast.left(18_100, ["dedup"]) == (pytest.approx(100), pytest.approx(300))
+    assert forecast.seconds_left(18_100, ["dedup"]) == (pytest.approx(100), pytest.approx(300))
 
 
 def test_a_task_that_takes_longer_than_others_is_no_sleep():
     # In the last half of what was seen 0.1 took 500 s, and 0.7 are left.
-    assert paced((10, 0.1), (20, 0.2), (520, 0.3)).left(520) == pytest.approx(3500)
+    assert paced((10, 0.1), (20, 0.2), (520, 0.3)).seconds_left(520) == pytest.approx(3500)
 
 
 @given(st.lists(st.tuples(st.floats(0, 1e6), st.floats(0, 1)), max_size=30))
@@ -105,7 +105,7 @@ def test_whatever_was_seen_time_left_is_never_negative(points):
     pace = Pace(0.0)
     for now, share in sorted(points):
         pace.note(now, share)
-        left = pace.left(now)
+        left = pace.seconds_left(now)
         assert left is None or left >= 0
 
 
@@ -158,7 +158,7 @@ def told(recording: dict) -> list[tuple[float, float]]:
             num_ended += 1
         elif num_ended < len(ends):
             later = recording["phases"][recording["phases"].index(phase) + 1 :]
-            said = forecast.left(now, later)
+            said = forecast.seconds_left(now, later)
             truth = (ends[num_ended] - now, ends[-1] - now)
             pairs += [(one, true) for one, true in zip(said, truth, strict=True) if one is not None]
     return pairs
@@ -176,11 +176,11 @@ def test_time_spent_compiling_says_nothing_about_the_rest():
     forecast.begin(0.0, "read", 0.0)
     forecast.note(100.0, 0.1)
     forecast.restart(100.0, 0.1)
-    assert forecast.left(110.0, ["dedup"]) == (None, None)
+    assert forecast.seconds_left(110.0, ["dedup"]) == (None, None)
     # From 100 s on 0.1 every 2 s: at 116 s 0.1 are left, and twice as long as expected is taken.
     for step in range(1, 9):
         forecast.note(100.0 + 2 * step, 0.1 + 0.1 * step)
-    assert forecast.left(116.0, ["dedup"]) == (pytest.approx(2), pytest.approx(2 + 60))
+    assert forecast.seconds_left(116.0, ["dedup"]) == (pytest.approx(2), pytest.approx(2 + 60))
 
 
 def test_too_little_of_a_run_says_nothing_about_all_of_it():
@@ -189,5 +189,5 @@ def test_too_little_of_a_run_says_nothing_about_all_of_it():
     forecast.begin(0.0, "read", 0.0)
     for step in range(1, 9):
         forecast.note(2.0 * step, 0.1 * step)
-    phase, run = forecast.left(16.0, ["dedup"])
+    phase, run = forecast.seconds_left(16.0, ["dedup"])
     assert (phase, run) == (pytest.approx(4), None)

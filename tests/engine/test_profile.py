@@ -186,8 +186,8 @@ def test_the_rarest_names_lose_their_name_and_nothing_else(tmp_path):
     )
     batch = pa.record_batch({"text": pa.array(["ab"] * num, pa.large_string()), "origin": origin})
     profile = Profile("web")
-    profile.passed("read", View(batch.slice(0, 500)))
-    profile.passed("read", View(batch.slice(500)))
+    profile.count_documents("read", View(batch.slice(0, 500)))
+    profile.count_documents("read", View(batch.slice(500)))
     profile.write(tmp_path / "p.parquet")
     found = [r for r in pq.read_table(tmp_path / "p.parquet").to_pylist() if r["what"] == "domain"]
     assert len(found) == limit + 1
@@ -229,7 +229,7 @@ def test_a_host_is_what_can_be_one(tmp_path):
     origin = pa.array([{"url": url} for url in urls], pa.struct([("url", pa.string())]))
     text = pa.array(["x"] * len(urls), pa.large_string())
     profile = Profile("web")
-    profile.passed("read", View(pa.record_batch({"text": text, "origin": origin})))
+    profile.count_documents("read", View(pa.record_batch({"text": text, "origin": origin})))
     profile.write(tmp_path / "p.parquet")
     found = [r for r in pq.read_table(tmp_path / "p.parquet").to_pylist() if r["what"] == "domain"]
     assert {row["name"]: row["documents"] for row in found} == Counter(urls.values())

@@ -41,10 +41,10 @@ def opened(folder: Path, num_entries: int = 100) -> RangeCache:
     return cache
 
 
-def add(cache: RangeCache, number: int, *, again: bool = False) -> None:
+def add(cache: RangeCache, number: int, *, is_reread: bool = False) -> None:
     lock = cache.get(key_of(number))
     assert isinstance(lock, EntryLock)
-    cache.publish([(lock, memoryview(content_of(number)))], again=again)
+    cache.publish([(lock, memoryview(content_of(number)))], is_reread=is_reread)
 
 
 def there(cache: RangeCache) -> set[int]:
@@ -130,13 +130,13 @@ def test_what_was_used_longest_ago_goes_first(tmp_path: Path) -> None:
 def test_what_is_needed_again_goes_last_and_the_last_used_first(tmp_path: Path) -> None:
     cache = opened(tmp_path, 6)
     for number in range(6):
-        add(cache, number, again=number != 5)
+        add(cache, number, is_reread=number != 5)
     age(cache, 0, 1, 2, 3, 4, 5)
     add(cache, 6)
     assert there(cache) == {0, 1, 2, 3, 4, 6}
     age(cache, 0, 1, 2, 3, 4)
-    cache._again.add(key_of(6))
-    add(cache, 7, again=True)
+    cache._reread.add(key_of(6))
+    add(cache, 7, is_reread=True)
     assert there(cache) == {0, 1, 2, 3, 4, 7}
 
 
@@ -211,7 +211,7 @@ def test_a_full_disk_is_one_warning(tmp_path: Path) -> None:
     def add_some() -> None:
         for number in range(3):
             if (lock := cache.get(key_of(number))) is not None:
-                cache.publish([(lock, memoryview(content_of(number)))], again=False)
+                cache.publish([(lock, memoryview(content_of(number)))], is_reread=False)
 
     with pytest.warns(RuntimeWarning, match=r"can't be used: .*No space left") as warned:
         add_some()
@@ -242,7 +242,7 @@ def test_one_of_two_fetches_and_the_other_waits_for_it(tmp_path: Path) -> None:
     assert isinstance(lock, EntryLock)
     assert second.get(key_of(1), 0.02) is None
     later = threading.Timer(
-        0.05, first.publish, ([(lock, memoryview(content_of(1)))],), {"again": False}
+        0.05, first.publish, ([(lock, memoryview(content_of(1)))],), {"is_reread": False}
     )
     later.start()
     found = second.get(key_of(1), 30)
@@ -268,7 +268,7 @@ cache = open_cache(Path(sys.argv[1]), 100_000)
 lock = cache.get("0" * 32)
 other = cache.get("1" * 32)
 faults.arm(lambda step, name: os.kill(os.getpid(), signal.SIGKILL))
-cache.publish([(lock, memoryview(b"x" * 5000))], again=False)
+cache.publish([(lock, memoryview(b"x" * 5000))], is_reread=False)
 """
 
 
@@ -308,7 +308,7 @@ for number in range(int(sys.argv[2]), 100_000, 3):
     found = cache.get(key, 5)
     content = key.encode() * 60
     if isinstance(found, EntryLock):
-        cache.publish([(found, memoryview(content))], again=bool(number % 2))
+        cache.publish([(found, memoryview(content))], is_reread=bool(number % 2))
     else:
         assert found is None or bytes(found) == content
     print(number, flush=True)

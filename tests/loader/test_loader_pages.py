@@ -137,6 +137,6 @@ def test_segments_come_back_row_by_row_in_whatever_order_they_came() -> None:
     segments = Segments(9)
     for some in np.array_split(random.permutation(9), 3):
         counts = np.array([len(rows[i]) for i in some], np.int32)
-        segments.put(some, np.concatenate([rows[i] for i in some]), counts)
-    assert segments.of(slice(2, 7)).tolist() == np.concatenate(rows[2:7]).tolist()
+        segments.add(some, np.concatenate([rows[i] for i in some]), counts)
+    assert segments.starts_of(slice(2, 7)).tolist() == np.concatenate(rows[2:7]).tolist()
     assert segments.counts.tolist() == [len(row) for row in rows]

@@ -219,7 +219,7 @@ def test_averages_of_steps_and_of_checkpoints_are_kept_and_evaluated(
     weights = [list(read_weights([step], shapes)) for step in steps]
     for output in ("again", "calm"):
         last = find_checkpoint(tmp_path / output)
-        kept = list(read_weights(find_averaged(last, "ema"), shapes, of_average=True))
+        kept = list(read_weights(find_averaged(last, "ema"), shapes, is_average=True))
         for one, two, three, four, average in zip(*weights, kept, strict=True):
             expected = one / 8 + two / 8 + three / 4 + four / 2
             torch.testing.assert_close(average, expected, rtol=0, atol=1e-5)

@@ -109,7 +109,7 @@ def test_the_dearest_documents_come_first_and_those_without_a_finite_loss_before
         "labels": np.array([[5, 5, -100, 5, 5, -100], [5, -100, -100, -100, -100, -100]]),
     }
     losses = np.array([[1, 3, 0, 7, 9, 0], [np.nan, 0, 0, 0, 0, 0]], np.float32)
-    found = document_losses(batch, losses, usual=2.0)
+    found = document_losses(batch, losses, expected=2.0)
     assert [(row, first, tokens) for _, row, first, tokens, _ in found] == [
         (1, 0, 1), (0, 3, 2), (0, 0, 2),
     ]  # fmt: skip

@@ -243,7 +243,7 @@ def test_what_is_exported_of_schedule_free_is_its_average(
     checkpoint = find_checkpoint(settings.output)
     shapes = {"norm.weight": (32,)}
     average, weights = (
-        next(read_weights([checkpoint], shapes, of_average=is_average))
+        next(read_weights([checkpoint], shapes, is_average=is_average))
         for is_average in (True, False)
     )
     assert is_of_average(read_record(checkpoint), None)

@@ -85,7 +85,7 @@ PROGRESS_SECONDS = 0.25
 
 
 class Reporter:
-    """Sends events to whoever runs the phase; progress at most every PROGRESS_SECONDS."""
+    """Sends events to the process that runs the phase; progress every PROGRESS_SECONDS at most."""
 
     def __init__(self, send: OnEvent) -> None:
         self._send = send

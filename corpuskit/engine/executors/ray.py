@@ -182,11 +182,11 @@ _ADVICE = (
 
 def _check_reachable(address: str) -> None:
     """Refuse an address at which nothing listens: Ray itself would try for minutes."""
-    scheme, _, rest = address.rpartition("://")
+    scheme, _, host_and_port = address.rpartition("://")
     if scheme not in ("", "ray") or address == "auto":
         return
     try:
-        place = urllib.parse.urlsplit(f"//{rest}")
+        place = urllib.parse.urlsplit(f"//{host_and_port}")
         port = place.port or (10001 if scheme else 6379)
         socket.create_connection((place.hostname or "", port), CONNECT_SECONDS).close()
     except (OSError, ValueError) as error:

@@ -58,10 +58,10 @@ def run_ray_task(context: WorkerContext, task: Task) -> dict[str, Any]:
         `unfit` with the error, when this node cannot work on the run.
     """
     is_open = False
-    counted = collections.Counter[str]()
+    totals = collections.Counter[str]()
 
     def progress(documents: int, size: int) -> None:
-        counted.update(documents=documents, bytes=size)
+        totals.update(documents=documents, bytes=size)
 
     # Pipelines hold relative paths: work where the driver does, if this node has that folder.
     folder = context.folder if os.path.isdir(context.folder) else "."
@@ -79,7 +79,7 @@ def run_ray_task(context: WorkerContext, task: Task) -> dict[str, Any]:
         message = f"Ray node {host}: {fields['error']}"
         return {"event": "unfit", "error": message, "trace": fields["trace"]}
     return {
-        "event": "done", "documents": counted["documents"], "bytes": counted["bytes"],
+        "event": "done", "documents": totals["documents"], "bytes": totals["bytes"],
         "cpu": timing["cpu_seconds"], "rss": timing["peak_rss_bytes"],
     }  # fmt: skip
 
@@ -113,8 +113,8 @@ def _await_plan(context: WorkerContext) -> None:
         if time.monotonic() >= deadline:
             break
         time.sleep(0.5)
-    what = "this node sees no run there" if digest is None else "this node sees another plan there"
+    seen = "no run" if digest is None else "another plan"
     raise DataError(
-        f"{context.address}: {what}. The run directory must be on a file system that all nodes "
-        "share, under the same path; or use an s3:// address."
+        f"{context.address}: this node sees {seen} there. The run directory must be on a file "
+        "system that all nodes share, under the same path; or use an s3:// address."
     )

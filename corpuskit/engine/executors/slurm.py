@@ -148,14 +148,14 @@ def submit(
     try:
         for name, index, num in steps:
             options = _options(run, name, num, after=jobs[-1].number if jobs else None)
-            done = _ask(["sbatch", *options], _script(run, index, accept_code, force))
-            if done.returncode:
+            answer = _ask(["sbatch", *options], _script(run, index, accept_code, force))
+            if answer.returncode:
                 raise TaskError(
-                    f"sbatch refused phase {name}: {_last_line(done.stderr)} Correct "
+                    f"sbatch refused phase {name}: {_last_line(answer.stderr)} Correct "
                     "executor.slurm and run again."
                 )
-            jobs.append(Job(name, done.stdout.strip().partition(";")[0], num))
-            _save(run.store, jobs)  # whoever dies here leaves a record of what is in the queue
+            jobs.append(Job(name, answer.stdout.strip().partition(";")[0], num))
+            _save(run.store, jobs)  # a kill here leaves a record of what is in the queue
     except BaseException:
         _withdraw(run.store, jobs)
         raise
@@ -173,8 +173,8 @@ def _withdraw(store: Store, jobs: Sequence[Job]) -> None:
         return
     with contextlib.suppress(UsageError, OSError):
         # The last one first: none may start because another one ended.
-        done = _ask(["scancel", *(job.number for job in reversed(jobs))])
-        if done.returncode == 0:
+        answer = _ask(["scancel", *(job.number for job in reversed(jobs))])
+        if answer.returncode == 0:
             store.delete([JOBS])
 
 

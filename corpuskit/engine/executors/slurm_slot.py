@@ -218,25 +218,25 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("phase", type=int)
     parser.add_argument("--accept-code-change", action="store_true")
     parser.add_argument("--force", action="store_true")
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     facts = os.environ
     first = int(facts.get("SLURM_ARRAY_TASK_MIN", "0"))
     number = int(facts.get("SLURM_ARRAY_TASK_ID", "0")) - first
     num = int(facts.get("SLURM_ARRAY_TASK_COUNT", "1"))
     run = None
     try:
-        run = RunDirectory.open(given.directory)
+        run = RunDirectory.open(options.directory)
         os.chdir(run.folder)
         run.check_code()
         if run.store.is_remote:
             run.store.clear_scratch()  # of workers that were killed on this node
         slot = Slot(
             run, number, num, int(facts.get("SLURM_RESTART_COUNT", "0")),
-            accept_code=given.accept_code_change, force=given.force,
+            accept_code=options.accept_code_change, force=options.force,
         )  # fmt: skip
         signal.signal(signal.SIGUSR1, slot.on_warning)
-        is_last = given.phase >= len(run.plan.phases)
-        return slot.close() if is_last else slot.work(given.phase)
+        is_last = options.phase >= len(run.plan.phases)
+        return slot.close() if is_last else slot.work(options.phase)
     except (CorpuskitError, OSError) as error:
         if isinstance(error, CorpuskitError):
             message, code = str(error), error.exit_code
@@ -244,7 +244,7 @@ def main(arguments: Sequence[str]) -> int:
             message, code = describe(error), 1
         _say(f"error: {message}")
         if run is not None:
-            phase = run.plan.phases[min(given.phase, len(run.plan.phases) - 1)]
+            phase = run.plan.phases[min(options.phase, len(run.plan.phases) - 1)]
             note_slot(run, phase, number, message, code)
         return code
 

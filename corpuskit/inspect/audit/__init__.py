@@ -1,4 +1,4 @@
-"""What is in somebody's data, measured without a pipeline: `corpuskit audit`.
+"""What is in any text data, measured without a pipeline: `corpuskit audit`.
 
 reading.py    finds the files, guesses the text column, chooses what is read and what is analysed
 holding.py    what is held of documents until all are read, in bounded memory

@@ -174,7 +174,7 @@ class Audit:
         self, selection: Selection, benchmarks: Sequence[str] = (), *, seed: int = 0
     ) -> None:
         self.selection, self._seed = selection, seed
-        self._begun = cpu_seconds()
+        self._cpu_start = cpu_seconds()
         self._language = Language(min_score=0, max_bytes=LANGUAGE_BYTES)
         self._pii = Pii(action="drop")
         self._unicode = Unicode(
@@ -191,7 +191,7 @@ class Audit:
         self._first, limits = FirstSeen(), SegmentLimits(LINE_BYTES, 0)
         self._lines = SegmentTally(limits, by_document=True, max_segments=MOST_LINES)
         num = max(len(selection.pieces), 1)
-        self._read, self._kept, self._rows = np.zeros(num), np.zeros(num), np.zeros(num)
+        self._read, self._num_kept, self._rows = np.zeros(num), np.zeros(num), np.zeros(num)
         self._hits = {name: np.zeros(num) for name in (*MEASURED, "unreadable_rows")}
         self._labels: defaultdict[str, NDArray[np.float64]] = defaultdict(lambda: np.zeros(num))
         self._details: defaultdict[str, Counter[str]] = defaultdict(Counter)
@@ -242,10 +242,10 @@ class Audit:
         self._lines.add(_lines(fresh))
         self._hold(view, hashes, signatures, pa.record_batch(places), new)
         share = self.selection.kept_share
-        chosen = np.flatnonzero(marks_of(view.keys, self._seed + 3) < share * 2.0**64)
-        if len(chosen):
-            whole = len(chosen) == view.num_docs
-            self._measure(piece, view if whole else view.select(chosen), signatures.signed[chosen])
+        rows = np.flatnonzero(marks_of(view.keys, self._seed + 3) < share * 2.0**64)
+        if len(rows):
+            is_all = len(rows) == view.num_docs
+            self._measure(piece, view if is_all else view.select(rows), signatures.signed[rows])
 
     def _hold(
         self, view: View, hashes: NDArray[np.uint64], signatures: schemes.Signatures,
@@ -255,9 +255,9 @@ class Audit:
         assert signatures.values is not None, "values=True"
         marks = marks_of(view.keys, self._seed + 2)
 
-        def at(rows: NDArray[np.int64]) -> dict[str, pa.Array]:
-            taken = places.take(pa.array(rows))
-            return {name: taken.column(name) for name in ("key", "piece")}
+        def ids(rows: NDArray[np.int64]) -> dict[str, pa.Array]:
+            rows_taken = places.take(pa.array(rows))
+            return {name: rows_taken.column(name) for name in ("key", "piece")}
 
         rows = np.flatnonzero(signatures.signed)
         values = signatures.values[rows]
@@ -268,18 +268,18 @@ class Audit:
             "bands": matrix_column(signatures.bands[rows]),
             "values": matrix_column((values & np.uint64(0xFF)).astype(np.uint8)),
         }
-        self._near.add(pa.record_batch(columns | at(rows)))
+        self._near.add(pa.record_batch(columns | ids(rows)))
         texts = view.column("text").take(pa.array(new))
-        self._texts.add(pa.record_batch({"mark": pa.array(marks[new]), "text": texts} | at(new)))
+        self._texts.add(pa.record_batch({"mark": pa.array(marks[new]), "text": texts} | ids(new)))
         new = new[signatures.signed[new]]
         values = signatures.values[new, :TEMPLATE_VALUES] & np.uint64(0xFFFFFFFF)
         columns = {"mark": pa.array(marks[new]), "values": matrix_column(values.astype(np.uint32))}
-        self._shapes.add(pa.record_batch(columns | at(new)))
+        self._shapes.add(pa.record_batch(columns | ids(new)))
 
     def _measure(self, piece: int, view: View, signed: NDArray[np.bool_]) -> None:
         """Do the checks that look at one document at a time."""
         sizes, texts = view.text.sizes(), view.column("text")
-        self._kept[piece] += view.num_docs
+        self._num_kept[piece] += view.num_docs
         self._bytes += int(sizes.sum())
         self._longest = max(self._longest, int(sizes.max()))
         self._sizes += np.bincount(_bins(sizes), minlength=len(self._sizes))
@@ -291,9 +291,9 @@ class Audit:
         self._hit("without_words", piece, view, ~signed)
         self._details["without_words"]["empty"] += int((sizes == 0).sum())
         self._hit("control_characters", piece, view, hold_any(*view.text, _CONTROLS))
-        lost = numbers(pc.match_substring(texts, _LOST))
-        self._hit("replacement_characters", piece, view, lost)
-        ends = numbers(pc.ends_with(texts, _LOST)) if lost.any() else lost
+        has_lost = numbers(pc.match_substring(texts, _LOST))
+        self._hit("replacement_characters", piece, view, has_lost)
+        ends = numbers(pc.ends_with(texts, _LOST)) if has_lost.any() else has_lost
         self._details["replacement_characters"]["at the very end: cut off"] += int(ends.sum())
         self._hit("mojibake", piece, view, self._is_mojibake(view))
         spans = self._pii.apply(view).spans
@@ -308,8 +308,8 @@ class Audit:
             items = self._items.apply(view).columns["items"]
             self._hit("contamination", piece, view, numbers(pc.list_value_length(items)) > 0)
             for names in items.to_pylist() if len(items.flatten()) else ():
-                found = {name.partition("/")[0] for name in names}
-                self._details["contamination"].update(found)
+                benchmarks = {name.partition("/")[0] for name in names}
+                self._details["contamination"].update(benchmarks)
 
     def _is_mojibake(self, view: View) -> NDArray[np.bool_]:
         is_bad = np.zeros(view.num_docs, np.bool_)
@@ -333,25 +333,25 @@ class Audit:
         if not len(rows):
             return
         marks = marks_of(view.keys[rows], self._seed + 4)
-        kept = self._examples[name]
-        for at in np.argsort(marks)[:EXAMPLES].tolist():
-            if len(kept) < EXAMPLES or marks[at] < kept[-1][0]:
-                place = self._place(piece, int(view.keys[rows[at]]))
-                content = view.text.row(int(rows[at]))
+        examples = self._examples[name]
+        for i in np.argsort(marks)[:EXAMPLES].tolist():
+            if len(examples) < EXAMPLES or marks[i] < examples[-1][0]:
+                place = self._place(piece, int(view.keys[rows[i]]))
+                content = view.text.row(int(rows[i]))
                 match = _PLACES[name].search(content.decode()) if name in _PLACES else None
                 at_char = match.start() if match else 0
                 if starts is not None:
-                    at_char = len(content[: starts[rows[at]]].decode())
-                kept.append((int(marks[at]), place, _excerpt(content.decode(), at_char)))
-                kept.sort()
-                del kept[EXAMPLES:]
+                    at_char = len(content[: starts[rows[i]]].decode())
+                examples.append((int(marks[i]), place, _excerpt(content.decode(), at_char)))
+                examples.sort()
+                del examples[EXAMPLES:]
 
     # ------------------------------------------------------------ findings
 
     def report(self) -> AuditReport:
         """Return what was found."""
-        chosen = self.selection
-        checks = {name: Check(name, *words) for name, words in CHECKS.items()}
+        selection = self.selection
+        checks = {name: Check(name, *texts) for name, texts in CHECKS.items()}
         self._find_copies(checks)
         self._find_lines(checks["boilerplate"])
         self._find_templates(checks["templates"])
@@ -368,60 +368,60 @@ class Audit:
             missed = [text.rstrip(".") for text in self._items.warnings()]
             check.note = "; ".join([*most, *missed]) if missed else ""
         checks["unreadable_rows"].rate = estimate(
-            self._hits["unreadable_rows"], self._rows, chosen.piece_share, 1.0
+            self._hits["unreadable_rows"], self._rows, selection.piece_share, 1.0
         )
         for check in checks.values():
-            found = self._examples[check.name]
-            check.examples = check.examples or [(place, text) for _, place, text in found]
+            examples = self._examples[check.name]
+            check.examples = check.examples or [(place, text) for _, place, text in examples]
         facts = {
-            "files": chosen.num_files, "files_found": chosen.found_files,
-            "file_bytes": chosen.file_bytes, "columns": sorted(chosen.columns),
-            "text_bytes": chosen.text_bytes, "is_whole": chosen.piece_share >= 1,
+            "files": selection.num_files, "files_found": selection.found_files,
+            "file_bytes": selection.file_bytes, "columns": sorted(selection.columns),
+            "text_bytes": selection.text_bytes, "is_whole": selection.piece_share >= 1,
             "read_documents": int(self._read.sum()), "read_bytes": self._read_bytes,
-            "documents": int(self._kept.sum()), "bytes": self._bytes,
-            "cpu_seconds": round(cpu_seconds() - self._begun, 2), "seed": self._seed,
+            "documents": int(self._num_kept.sum()), "bytes": self._bytes,
+            "cpu_seconds": round(cpu_seconds() - self._cpu_start, 2), "seed": self._seed,
         }  # fmt: skip
         order = list(checks.values())
-        return AuditReport(facts, order, labels, self._lengths(), chosen.unreadable)
+        return AuditReport(facts, order, labels, self._lengths(), selection.unreadable)
 
     def _rate(self, hits: NDArray[np.float64]) -> Rate:
-        return estimate(hits, self._kept, self.selection.piece_share, self.selection.kept_share)
+        return estimate(hits, self._num_kept, self.selection.piece_share, self.selection.kept_share)
 
     def _rate_of(
-        self, pieces: NDArray[np.int32], chosen: NDArray[Any], share: float, deff: float = 1.0
+        self, pieces: NDArray[np.int32], rows: NDArray[Any], share: float, deff: float = 1.0
     ) -> Rate:
         """Return the rate of some rows among those that a share of all read was held as."""
         hits, sizes = (
             np.bincount(rows, minlength=len(self._read)).astype(np.float64)
-            for rows in (pieces[chosen], pieces)
+            for rows in (pieces[rows], pieces)
         )
         return estimate(hits, sizes, self.selection.piece_share, share, deff)
 
     def _find_copies(self, checks: dict[str, Check]) -> None:
-        for name, held in (("exact_duplicates", self._exact), ("near_duplicates", self._near)):
-            check, table = checks[name], held.rows()
+        for name, pool in (("exact_duplicates", self._exact), ("near_duplicates", self._near)):
+            check, table = checks[name], pool.rows()
             if table is None:
-                check.rate = Rate.of_nothing()
+                check.rate = Rate.unknown()
                 continue
             keys, pieces = numbers(table.column("key")), numbers(table.column("piece"))
             marks = numbers(table.column("mark"))
             is_exact = name == "exact_duplicates"
             least = self._minhash.verify or 0.0
             copies = exact_copies(marks, keys) if is_exact else near_copies(table, least)
-            deff = _effect(copies.rows, marks) if held.share < 1 else 1.0
-            rate = self._rate_of(pieces, copies.rows, held.share, deff)
+            deff = _effect(copies.rows, marks) if pool.share < 1 else 1.0
+            rate = self._rate_of(pieces, copies.rows, pool.share, deff)
             notes = []
-            if held.share < 1:
-                notes.append(f"looked for among {100 * held.share:g} % of the texts, by hash")
+            if pool.share < 1:
+                notes.append(f"looked for among {100 * pool.share:g} % of the texts, by hash")
                 if not is_exact:  # of a pair, both are chosen in `least` of all cases or more
-                    rate = at_least(rate, least + (1 - least) * held.share)
+                    rate = at_least(rate, least + (1 - least) * pool.share)
             if self.selection.piece_share < 1:
                 rate = at_least(rate, self.selection.piece_share)
                 notes.append("copies outside of what was read are not met")
             check.rate = rate
-            for num, first, other in copies.groups(EXAMPLES):
-                one, two = (self._place(int(pieces[row]), int(keys[row])) for row in (first, other))
-                check.details.append((f"{one}; {two}" + ", ..." * (num > 2), f"{num:,} alike"))
+            for num, first, second in copies.groups(EXAMPLES):
+                a, b = (self._place(int(pieces[row]), int(keys[row])) for row in (first, second))
+                check.details.append((f"{a}; {b}" + ", ..." * (num > 2), f"{num:,} alike"))
             notes += [f"largest group: {check.details[0][1]}"] if check.details else []
             check.note = "; ".join(notes)
 
@@ -429,7 +429,7 @@ class Audit:
         high, low, counts = self._lines.totals()
         many = counts >= LINE_COUNT
         high, low, counts, share = high[many], low[many], counts[many], self._lines.share
-        known = Repeated(
+        repeats = Repeated(
             high, low, np.zeros(len(high), np.bool_), SegmentLimits(LINE_BYTES, 0),
             by_document=True, is_clear=True,
         )  # fmt: skip
@@ -441,8 +441,8 @@ class Audit:
         for batch in () if table is None else table.to_batches(max_chunksize=4096):
             view = View(batch)
             lines = _lines(view)
-            rows = np.flatnonzero(known.find(lines))
-            data, starts, ends = (lines.compared[0], *(one[rows] for one in lines.compared[1:]))
+            rows = np.flatnonzero(repeats.find(lines))
+            data, starts, ends = (lines.compared[0], *(a[rows] for a in lines.compared[1:]))
             repeated = np.bincount(lines.docs[rows], (ends - starts) / share, view.num_docs)
             sizes = view.text.sizes()
             ratios.append(np.minimum(repeated / np.maximum(sizes, 1), 1.0))
@@ -451,9 +451,9 @@ class Audit:
             hashes, _, _ = hash_units(data, starts, ends, lines.docs[rows], lines.scopes, 0, 0)
             _, firsts = np.unique(hashes, return_index=True)
             times = counts[np.searchsorted(high, hashes[firsts])]
-            for at in np.argsort(times * (starts - ends)[firsts])[: 2 * EXAMPLES].tolist():
-                tops[data[starts[firsts[at]] : ends[firsts[at]]].tobytes()] = int(times[at])
-        top = sorted(tops.items(), key=lambda one: (-len(one[0]) * one[1], one[0]))
+            for i in np.argsort(times * (starts - ends)[firsts])[: 2 * EXAMPLES].tolist():
+                tops[data[starts[firsts[i]] : ends[firsts[i]]].tobytes()] = int(times[i])
+        top = sorted(tops.items(), key=lambda a: (-len(a[0]) * a[1], a[0]))
         check.details = [
             (_excerpt(line.decode()), f"{times:,} texts") for line, times in top[: 2 * EXAMPLES]
         ]
@@ -465,41 +465,41 @@ class Audit:
     def _find_templates(self, check: Check) -> None:
         table, texts = self._shapes.rows(), self._texts.rows()
         if table is None or texts is None:
-            check.rate = Rate.of_nothing()
+            check.rate = Rate.unknown()
             return
         keys, pieces = numbers(table.column("key")), numbers(table.column("piece"))
-        found = find_templates(table, TEMPLATE_SHARE, LINE_COUNT)
-        rate = self._rate_of(pieces, found.rows, self._shapes.share)
+        templates = find_templates(table, TEMPLATE_SHARE, LINE_COUNT)
+        rate = self._rate_of(pieces, templates.rows, self._shapes.share)
         check.rate = dataclasses.replace(rate, high=None, how="at least")  # of few texts not all
-        held = numbers(texts.column("key"))
-        _, inverse, nums = np.unique(found.groups, return_inverse=True, return_counts=True)
+        with_text = numbers(texts.column("key"))
+        _, inverse, nums = np.unique(templates.groups, return_inverse=True, return_counts=True)
         for group in np.argsort(-nums, kind="stable")[:EXAMPLES].tolist():
-            rows = found.rows[inverse == group]
-            shown = rows[np.isin(keys[rows], held)]
-            row = int((shown if len(shown) else rows)[0])
+            rows = templates.rows[inverse == group]
+            readable = rows[np.isin(keys[rows], with_text)]
+            row = int((readable if len(readable) else rows)[0])
             place = self._place(int(pieces[row]), int(keys[row]))
             check.details.append((place, f"{nums[group]:,} texts"))
             check.note = check.note or f"largest group: {check.details[0][1]}"
-            for at in np.flatnonzero(held == keys[row]).tolist():
-                check.examples.append((place, _excerpt(texts.column("text")[at].as_py())))
+            for i in np.flatnonzero(with_text == keys[row]).tolist():
+                check.examples.append((place, _excerpt(texts.column("text")[i].as_py())))
 
     def _languages(self, check: Check) -> list[tuple[str, Rate]]:
         totals = {label: num.sum() for label, num in self._labels.items()}
         order = sorted(totals, key=lambda label: (-totals[label], label))
         if not order:
             return []
-        known = [label for label in order if label != UNDETERMINED] or order
-        check.meaning = f"not in the most common language ({known[0]})"
-        self._hits["other_languages"] = self._kept - self._labels[known[0]]
+        labels = [label for label in order if label != UNDETERMINED] or order
+        check.meaning = f"not in the most common language ({labels[0]})"
+        self._hits["other_languages"] = self._num_kept - self._labels[labels[0]]
         unsure = self._details["other_languages"]["unsure"]
         check.note = f"{unsure:,} texts of any language with a score below {Language().min_score:g}"
         return [(label, self._rate(self._labels[label])) for label in order[:20]]
 
     def _describe(self, checks: dict[str, Check]) -> None:
-        for name, found in self._details.items():
+        for name, counts in self._details.items():
             if name != "other_languages":
-                ordered = sorted(found.items(), key=lambda pair: (-pair[1], pair[0]))
-                checks[name].details = [(what, f"{num:,}") for what, num in ordered if num]
+                ranked = sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))
+                checks[name].details = [(detail, f"{num:,}") for detail, num in ranked if num]
 
     def _lengths(self) -> dict[str, int]:
         """Return quantiles of the bytes of texts, to 2 %."""
@@ -509,7 +509,7 @@ class Audit:
         shares = {"p1": 0.01, "p10": 0.1, "median": 0.5, "p90": 0.9, "p99": 0.99}
         bins = {name: int(np.searchsorted(sums, share * sums[-1])) for name, share in
                 shares.items()}  # fmt: skip
-        middle = {name: round(2 ** ((at + 0.5) / 16)) - 1 for name, at in bins.items()}
+        middle = {name: round(2 ** ((i + 0.5) / 16)) - 1 for name, i in bins.items()}
         return {"mean": round(self._bytes / int(sums[-1])), **middle, "longest": self._longest}
 
 
@@ -546,7 +546,7 @@ def _excerpt(text: str, place: int = 0) -> str:
     """Return the part of a text around a place, with personal data masked."""
     begin = max(place - EXCERPT_CHARS // 2, 0)
     low, high = max(begin - EXCERPT_CHARS, 0), begin + 2 * EXCERPT_CHARS
-    [part] = mask_texts(pa.array([text[low:high]])).to_pylist()
-    part = part[begin - low : begin - low + EXCERPT_CHARS]
-    more = "..." if begin + EXCERPT_CHARS < len(text) else ""
-    return ("..." if begin else "") + printable(" ".join(part.split())) + more
+    [excerpt] = mask_texts(pa.array([text[low:high]])).to_pylist()
+    excerpt = excerpt[begin - low : begin - low + EXCERPT_CHARS]
+    ellipsis = "..." if begin + EXCERPT_CHARS < len(text) else ""
+    return ("..." if begin else "") + printable(" ".join(excerpt.split())) + ellipsis

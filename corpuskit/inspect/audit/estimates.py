@@ -34,7 +34,7 @@ class Rate:
     how: str = "sampled"
 
     @classmethod
-    def of_nothing(cls) -> Rate:
+    def unknown(cls) -> Rate:
         """Return what is known where there is no document: nothing."""
         return cls(0, 0, 0.0, 0.0, 1.0)
 
@@ -59,12 +59,12 @@ def estimate(
     size as in Korn and Graubard 1998.
     """
     num = float(sizes.sum())
-    found = round(float(hits.sum()))
+    num_hits = round(float(hits.sum()))
     if num == 0:
-        return Rate.of_nothing()
-    rate = found / num
+        return Rate.unknown()
+    rate = num_hits / num
     if piece_share >= 1 and kept_share >= 1:
-        return Rate(found, int(num), rate, rate, rate, "counted")
+        return Rate(num_hits, int(num), rate, rate, rate, "counted")
     spread = rate * (1 - rate) / num
     pieces = int(np.count_nonzero(sizes))
     between, quantile = 0.0, Z
@@ -79,7 +79,7 @@ def estimate(
     if variance > 0:
         effective = min(rate * (1 - rate) / variance, effective)
     low, high = wilson(rate, effective, quantile)
-    return Rate(found, int(num), rate, low, high)
+    return Rate(num_hits, int(num), rate, low, high)
 
 
 def wilson(rate: float, number: float, quantile: float = Z) -> tuple[float, float]:

@@ -45,8 +45,8 @@ class HashSample:
         self._held += self._batches[-1].nbytes
         while self._held > self._most:
             self._halvings += 1
-            self._batches = [self._chosen(one) for one in self._batches]
-            self._held = sum(one.nbytes for one in self._batches)
+            self._batches = [self._chosen(batch) for batch in self._batches]
+            self._held = sum(batch.nbytes for batch in self._batches)
 
     def _chosen(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         if not self._halvings:
@@ -56,8 +56,8 @@ class HashSample:
 
     def rows(self) -> pa.Table | None:
         """Return all rows, None if there are none; columns in one piece."""
-        filled = [one for one in self._batches if len(one)]
-        return pa.Table.from_batches(filled).combine_chunks() if filled else None
+        batches = [batch for batch in self._batches if len(batch)]
+        return pa.Table.from_batches(batches).combine_chunks() if batches else None
 
 
 class FirstSeen:
@@ -91,13 +91,13 @@ class Copies(NamedTuple):
     originals: NDArray[np.int64]
     similarity: NDArray[np.float64]
 
-    def groups(self, most: int) -> list[tuple[int, int, int]]:
+    def groups(self, limit: int) -> list[tuple[int, int, int]]:
         """Return the largest groups: documents, the row of the first, that of another."""
         nodes, roots = connect(self.rows, self.originals)
         firsts, counts = np.unique(roots, return_counts=True)
-        order = np.lexsort((firsts, -counts))[:most]
-        others = {root: node for node, root in zip(nodes, roots, strict=True) if node != root}
-        return [(int(counts[at]), int(firsts[at]), int(others[firsts[at]])) for at in order]
+        order = np.lexsort((firsts, -counts))[:limit]
+        copies = {root: node for node, root in zip(nodes, roots, strict=True) if node != root}
+        return [(int(counts[i]), int(firsts[i]), int(copies[firsts[i]])) for i in order]
 
 
 def exact_copies(hashes: Hashes, keys: NDArray[np.int64]) -> Copies:
@@ -121,22 +121,22 @@ def near_copies(table: pa.Table, least: float) -> Copies:
     hashes = numbers(table.column("hash"))
     bands, values = (_matrix(table.column(name)) for name in ("bands", "values"))
     equal = exact_copies(hashes, keys).rows
-    kept = np.delete(np.arange(len(keys)), equal)
-    best = np.zeros(len(kept))
-    originals = np.full(len(kept), -1, np.int64)
+    distinct = np.delete(np.arange(len(keys)), equal)
+    best = np.zeros(len(distinct))
+    originals = np.full(len(distinct), -1, np.int64)
     for band in range(bands.shape[1]):
-        band_keys = np.ascontiguousarray(bands[kept, band])
-        firsts = first_of_group(band_keys, np.zeros(len(kept), np.uint64), keys[kept])
-        rows = np.flatnonzero(firsts != np.arange(len(kept)))
+        band_keys = np.ascontiguousarray(bands[distinct, band])
+        firsts = first_of_group(band_keys, np.zeros(len(distinct), np.uint64), keys[distinct])
+        rows = np.flatnonzero(firsts != np.arange(len(distinct)))
         for begin in range(0, len(rows), 1 << 16):
-            part = rows[begin : begin + (1 << 16)]
-            same = (values[kept[part]] == values[kept[firsts[part]]]).mean(axis=1)
-            similarity = (same - 1 / 256) / (1 - 1 / 256)
-            better = similarity > best[part]
-            best[part[better]] = similarity[better]
-            originals[part[better]] = firsts[part[better]]
-    found = np.flatnonzero(best >= least)
-    return Copies(kept[found], kept[originals[found]], best[found])
+            chunk = rows[begin : begin + (1 << 16)]
+            agreement = (values[distinct[chunk]] == values[distinct[firsts[chunk]]]).mean(axis=1)
+            similarity = (agreement - 1 / 256) / (1 - 1 / 256)
+            better = similarity > best[chunk]
+            best[chunk[better]] = similarity[better]
+            originals[chunk[better]] = firsts[chunk[better]]
+    similar = np.flatnonzero(best >= least)
+    return Copies(distinct[similar], distinct[originals[similar]], best[similar])
 
 
 class Templates(NamedTuple):
@@ -165,14 +165,14 @@ def find_templates(table: pa.Table, least: float, count: int) -> Templates:
     """
     values = _matrix(table.column("values"))
     shared = np.zeros(len(values))
-    most, groups = np.zeros(len(values), np.int64), np.zeros(len(values), np.int64)
+    best, groups = np.zeros(len(values), np.int64), np.zeros(len(values), np.int64)
     for place in range(values.shape[1]):
         _, firsts, ranks, times = np.unique(
             values[:, place], return_index=True, return_inverse=True, return_counts=True
         )
         shared += times[ranks] >= count
-        better = times[ranks] > most
-        most[better] = times[ranks[better]]
+        better = times[ranks] > best
+        best[better] = times[ranks[better]]
         groups[better] = firsts[ranks[better]] * values.shape[1] + place
     rows = np.flatnonzero(shared >= least * values.shape[1])
     return Templates(rows, groups[rows])

@@ -23,15 +23,15 @@ LEGEND = (
 def render_audit(report: AuditReport, paths: Sequence[str]) -> str:
     """Return the page."""
     style = "\n" + read_web("page.css")
-    shown = [one for one in report.checks if one.details or one.examples]
+    listed = [check for check in report.checks if check.details or check.examples]
     languages = [(label, share(rate), interval(rate)) for label, rate in report.languages]
     lengths = [(name, f"{size:,}") for name, size in report.lengths.items()]
-    sections = {one.name: _section(one) for one in shown} | {
+    sections = {check.name: _section(check) for check in listed} | {
         "languages": html_table("Languages", ("language", "share", "95 % interval"), languages),
         "lengths": html_table("Lengths", ("", "bytes of text"), lengths),
     }
     if report.unreadable:
-        rows = [(one.place, one.reason) for one in report.unreadable[:MOST_UNREADABLE]]
+        rows = [(file.place, file.reason) for file in report.unreadable[:MOST_UNREADABLE]]
         sections["files"] = html_table("What could not be read", ("file", "why"), rows)
     links = [("checks", "Shares"), *((key, key.replace("_", " ").capitalize()) for key in sections)]
     return filled(
@@ -56,19 +56,20 @@ def render_audit(report: AuditReport, paths: Sequence[str]) -> str:
 
 
 def _checks(checks: Sequence[Check]) -> str:
-    done = [one.rate for one in checks if one.rate is not None]
-    scale = max([*(rate.high or rate.value for rate in done), 0.001])
+    rates = [check.rate for check in checks if check.rate is not None]
+    scale = max([*(rate.high or rate.value for rate in rates), 0.001])
     rows = []
-    for one in checks:
-        title = f'<th scope="row">{text(one.title)}<span class="under">{text(one.meaning)}</span>'
-        if one.rate is None:
-            rows.append(f'<tr class="quiet">{title}</th><td colspan="3">{text(one.note)}</td></tr>')
+    for check in checks:
+        meaning = f'<span class="under">{text(check.meaning)}</span>'
+        title = f'<th scope="row">{text(check.title)}{meaning}</th>'
+        if check.rate is None:
+            rows.append(f'<tr class="quiet">{title}<td colspan="3">{text(check.note)}</td></tr>')
             continue
         rows.append(
-            f'<tr>{title}</th><td class="num">{one.rate.found:,}</td>'
-            f'<td class="num">{text(share(one.rate))}'
-            f'<span class="under">{text(interval(one.rate))}</span></td>'
-            f'<td class="wide">{_bar(one.rate, scale)}</td></tr>'
+            f'<tr>{title}<td class="num">{check.rate.found:,}</td>'
+            f'<td class="num">{text(share(check.rate))}'
+            f'<span class="under">{text(interval(check.rate))}</span></td>'
+            f'<td class="wide">{_bar(check.rate, scale)}</td></tr>'
         )
     head = "".join(
         f'<th scope="col" class="{kind}">{name}</th>'
@@ -94,12 +95,12 @@ def _bar(rate: Rate, scale: float) -> str:
 
 def _section(check: Check) -> str:
     note = f"{check.meaning[:1].upper()}{check.meaning[1:]}; {check.note}".rstrip("; ") + "."
-    found = html_table(check.title.capitalize(), ("found", "how often"), check.details, note)
-    shown = html_table("Examples", ("where", "what"), check.examples).replace("h2>", "h3>")
+    details = html_table(check.title.capitalize(), ("found", "how often"), check.details, note)
+    examples = html_table("Examples", ("where", "what"), check.examples).replace("h2>", "h3>")
     empty = "<tbody></tbody>"
     return "".join(
-        one if empty not in one else one.partition('<div class="table">')[0] * (one is found)
-        for one in (found, shown)
+        html if empty not in html else html.partition('<div class="table">')[0] * (html is details)
+        for html in (details, examples)
     )
 
 
@@ -139,8 +140,8 @@ def size_words(size: int) -> str:
 def files_words(report: AuditReport) -> str:
     """Return which files there are, and where the text is in them."""
     facts = report.facts
-    num, found = facts["files"], facts["files_found"]
-    files = f"{num:,} file{'s' * (num != 1)}" + (f" of {found:,}" if found > num else "")
+    num, matched = facts["files"], facts["files_found"]
+    files = f"{num:,} file{'s' * (num != 1)}" + (f" of {matched:,}" if matched > num else "")
     columns = ", ".join(f"{kind}, text in {name!r}" for kind, name in facts["columns"])
     return f"{files}, {size_words(facts['file_bytes'])}: {columns}"
 
@@ -152,7 +153,7 @@ def read_words(report: AuditReport) -> str:
     cost = f"{facts['cpu_seconds']:.0f} CPU s"
     if facts["documents"] == facts["read_documents"] and facts["is_whole"]:
         return f"{documents}, {size} of text, all looked at ({cost}): shares are exact counts."
-    whole = f"about {size_words(facts['text_bytes'])}"
-    read = f"{facts['read_documents']:,} ({size_words(facts['read_bytes'])} of {whole})"
-    among = f"copies were looked for among {'all ' * facts['is_whole']}{read}"
-    return f"{documents}, {size} of text, drawn at random, were looked at; {among} ({cost})."
+    total = f"about {size_words(facts['text_bytes'])}"
+    read = f"{facts['read_documents']:,} ({size_words(facts['read_bytes'])} of {total})"
+    scope = f"copies were looked for among {'all ' * facts['is_whole']}{read}"
+    return f"{documents}, {size} of text, drawn at random, were looked at; {scope} ({cost})."

@@ -110,9 +110,9 @@ class Selection:
             waiting, last = [piece.bounds], -1
             while waiting:
                 bounds = waiting.pop(0)
-                given = [(piece.file, bounds)]
+                slices = [(piece.file, bounds)]
                 try:
-                    for batch in piece.source.read_keyed(given, MAX_DOCUMENT_BYTES):
+                    for batch in piece.source.read_keyed(slices, MAX_DOCUMENT_BYTES):
                         if not len(batch.positions) or batch.positions[0] > last:
                             yield number, batch
                             last = int(max([last, *batch.positions[-1:]]))
@@ -128,9 +128,9 @@ class Selection:
 
     def place(self, piece: int, position: int) -> str:
         """Return file and row, or byte, of a document, for people."""
-        one = self.pieces[piece]
-        unit = "row" if isinstance(one.source, Parquet) else "byte"
-        return f"{one.file.name}: {unit} {position:,}"
+        piece_read = self.pieces[piece]
+        unit = "row" if isinstance(piece_read.source, Parquet) else "byte"
+        return f"{piece_read.file.name}: {unit} {position:,}"
 
 
 def select(
@@ -148,44 +148,44 @@ def select(
         seed: another one draws others.
 
     Raises:
-        UsageError: there is nothing to read, or nobody can say which column is the text.
+        UsageError: there is nothing to read, or it is not clear which column is the text.
         DataError: no file can be read.
     """
-    _wanted(sample, 0)
-    matched, found = _find(paths, seed, None if sample == ALL else HUB_FILES)
+    _sample_bytes(sample, 0)
+    matched, num_found = _find(paths, seed, None if sample == ALL else HUB_FILES)
     if len(matched) > MOST_FILES and sample != ALL:
-        matched = [matched[place] for place in _drawn(len(matched), seed)[:MOST_FILES]]
-    files = sorted((one for one in matched if one.size_bytes), key=lambda file: file.address)
+        matched = [matched[place] for place in _shuffled(len(matched), seed)[:MOST_FILES]]
+    files = sorted((file for file in matched if file.size_bytes), key=lambda file: file.address)
     if not files:
         raise UsageError(f"{paths[0]}: the files are empty. Check the path.")
-    found -= len(matched) - len(files)
+    num_found -= len(matched) - len(files)
     unreadable: list[Unreadable] = []
     sources = _sources(files, text_column, unreadable)
     pieces = _cut_all(files, sources, unreadable)
     total = sum(piece.text_bytes for piece in pieces)
-    order = _drawn(len(pieces), seed + 1)
-    wanted = _wanted(sample, total)
+    order = _shuffled(len(pieces), seed + 1)
+    limit = _sample_bytes(sample, total)
     if sample == DEFAULT and total > SAMPLE_BYTES // 10:
         size = _mean_bytes(pieces[order[0]])
-        wanted = min(wanted, int(SAMPLE_BYTES * size / (size + DOCUMENT_BYTES)))
-    wanted = total if total < SPARE * wanted else wanted
+        limit = min(limit, int(SAMPLE_BYTES * size / (size + DOCUMENT_BYTES)))
+    limit = total if total < SPARE * limit else limit
     sizes = np.cumsum([pieces[place].text_bytes for place in order])
-    num = int(np.searchsorted(sizes, READ_FACTOR * wanted)) + 1 if wanted < total else len(order)
+    num = int(np.searchsorted(sizes, READ_FACTOR * limit)) + 1 if limit < total else len(order)
     read_bytes = int(sizes[:num][-1])
     return Selection(
         [pieces[place] for place in sorted(order[:num])],
-        min(num / len(order), 1.0) * len(files) / found,
-        min(wanted / max(read_bytes, 1), 1.0), total, read_bytes, len(files), found,
+        min(num / len(order), 1.0) * len(files) / num_found,
+        min(limit / max(read_bytes, 1), 1.0), total, read_bytes, len(files), num_found,
         sum(file.size_bytes for file in files),
-        {(NAMES[type(one)], one.text_column) for one in sources.values()}, unreadable,
+        {(NAMES[type(file)], file.text_column) for file in sources.values()}, unreadable,
     )  # fmt: skip
 
 
-def _wanted(sample: str, total: int) -> int:
+def _sample_bytes(sample: str, total: int) -> int:
     """Return how much of `total` bytes of text is to be analysed.
 
     Raises:
-        UsageError: the amount means nothing.
+        UsageError: it is not an amount of data.
     """
     if sample in (DEFAULT, ALL):
         return total if sample == ALL else min(SAMPLE_BYTES, total)
@@ -206,24 +206,24 @@ def _mean_bytes(piece: AuditPiece) -> float:
     return float(batch.texts.nbytes / max(len(batch.positions), 1))
 
 
-def _drawn(number: int, seed: int) -> list[int]:
+def _shuffled(number: int, seed: int) -> list[int]:
     """Return 0 to `number` - 1 in an order that looks drawn at random."""
     order: list[int] = np.argsort(marks_of(np.arange(1, number + 1), seed)).tolist()
     return order
 
 
-def _find(paths: Sequence[str], seed: int, most: int | None) -> tuple[list[FoundFile], int]:
-    """Return the files that paths name, and how many there are; of the Hub `most` are fetched."""
+def _find(paths: Sequence[str], seed: int, limit: int | None) -> tuple[list[FoundFile], int]:
+    """Return the files that paths name, and how many there are; of the Hub `limit` are fetched."""
     files: dict[str, FoundFile] = {}
     left_out = 0
     for path in paths:
         if path.startswith(hub.SCHEME):
-            matched, num = _find_on_hub(path, seed, most)
+            matched, num = _find_on_hub(path, seed, limit)
             left_out += num - len(matched)
         elif is_remote(path):
             is_one = WILDCARDS & set(path) or format_of(path)
             matched = find_objects(path if is_one else f"{path.rstrip('/')}/**")
-            matched = matched if is_one else [one for one in matched if format_of(one.address)]
+            matched = matched if is_one else [m for m in matched if format_of(m.address)]
         elif os.path.isdir(path):
             matched = _find_in_folder(path)
         else:
@@ -237,21 +237,21 @@ def _find(paths: Sequence[str], seed: int, most: int | None) -> tuple[list[Found
 
 def _find_in_folder(folder: str) -> list[FoundFile]:
     names = walk_files(folder)
-    known = [name for name in names if format_of(name) in KINDS]
+    data_files = [name for name in names if format_of(name) in KINDS]
     # Beside data in other files, `.json` is a description of it.
-    known = [name for name in known if not name.lower().endswith(".json")] or known
-    if not known:
+    data_files = [name for name in data_files if not name.lower().endswith(".json")] or data_files
+    if not data_files:
         endings = {os.path.splitext(name)[1] or name for name in names}
-        holds = f"it has files ending in {listing(endings)}" if names else "it is empty"
+        contents = f"it has files ending in {listing(endings)}" if names else "it is empty"
         raise UsageError(
             f"{folder}: holds no file of a format that can be audited "
-            f"({', '.join(one for one in ENDINGS if ENDINGS[one] in KINDS)}): {holds}. Name files "
-            "of another ending one by one, or by a pattern."
+            f"({', '.join(ending for ending in ENDINGS if ENDINGS[ending] in KINDS)}): "
+            f"{contents}. Name files of another ending one by one, or by a pattern."
         )
-    return [local_file(os.path.join(folder, name)) for name in known]
+    return [local_file(os.path.join(folder, name)) for name in data_files]
 
 
-def _find_on_hub(address: str, seed: int, most: int | None) -> tuple[list[FoundFile], int]:
+def _find_on_hub(address: str, seed: int, limit: int | None) -> tuple[list[FoundFile], int]:
     place = hub.split(address)
     num = 0
 
@@ -264,7 +264,7 @@ def _find_on_hub(address: str, seed: int, most: int | None) -> tuple[list[FoundF
             if not path or name.startswith(f"{path}/") or matches(name.split("/"), path.split("/"))
         )  # fmt: skip
         num = len(names)
-        return names if most is None else [names[i] for i in _drawn(num, seed)[:most]]
+        return names if limit is None else [names[i] for i in _shuffled(num, seed)[:limit]]
 
     return [file for file, _ in hub.fetch(place.dataset, place.revision, choose)], num
 
@@ -278,12 +278,12 @@ def _sources(
         UsageError: the column can be guessed in no file.
     """
     kinds: dict[str, tuple[str, str | None]] = {}
-    seen: Counter[str] = Counter()
+    num_seen: Counter[str] = Counter()
     unclear: list[UsageError] = []
     for file in files:
         kind, address, column = format_of(file.address), file.address, text_column
-        seen[kind] += 1
-        if kind not in KINDS or seen[kind] <= LOOKED_AT:
+        num_seen[kind] += 1
+        if kind not in KINDS or num_seen[kind] <= LOOKED_AT:
             try:
                 look, names = string_columns(address)
             except UsageError:  # its first line is not a document; others may be
@@ -303,12 +303,12 @@ def _sources(
                 unreadable.append(Unreadable(address, _reason(error, address)))
                 continue
         kinds[address] = kind, column
-    known = {kind: column for kind, column in reversed(kinds.values()) if column}
-    if unclear and not known:
+    columns = {kind: column for kind, column in reversed(kinds.values()) if column}
+    if unclear and not columns:
         raise unclear[0]
     return {
         address: KINDS[kind](
-            paths=(address,), text_column=column or known.get(kind, "text"), extra=False
+            paths=(address,), text_column=column or columns.get(kind, "text"), extra=False
         )
         for address, (kind, column) in kinds.items()
     }
@@ -316,9 +316,9 @@ def _sources(
 
 def _guess(address: str, names: Sequence[str]) -> str:
     """Return which column of strings is the text: one of the usual names, or the only one."""
-    usual = [name for name in PARAMETERS["text_column"] if name in names]
-    if usual or len(names) == 1:
-        return (usual or list(names))[0]
+    candidates = [name for name in PARAMETERS["text_column"] if name in names]
+    if candidates or len(names) == 1:
+        return (candidates or list(names))[0]
     raise UsageError(
         f"{address}: no column is called {' or '.join(PARAMETERS['text_column'])}; columns of "
         f"strings: {listing(names, 20)}. Say which one is the text: --text-column NAME."
@@ -333,27 +333,27 @@ def _cut_all(
     Raises:
         DataError: no file can be read.
     """
-    prefix = os.path.commonprefix([one.address for one in files])  # noqa: RUF071 - of addresses
+    prefix = os.path.commonprefix([file.address for file in files])  # noqa: RUF071 - of addresses
     root = len(prefix.rpartition("/")[0])
     pieces: list[AuditPiece] = []
     for ordinal, file in enumerate(files):
         if (source := sources.get(file.address)) is None:
             continue
         path, name = file.address, file.address[root:].lstrip("/")
-        given = InputFile(ordinal, "audit", path, name, file.size_bytes, file.stamp, file.state)
+        entry = InputFile(ordinal, "audit", path, name, file.size_bytes, file.stamp, file.state)
         try:
             if isinstance(source, Jsonl):
                 source.check_files([path])
             pieces += [
-                AuditPiece(given, source, bounds, source.text_size(given, bounds)[0])
-                for bounds in source.slices(given, PIECE_BYTES)
+                AuditPiece(entry, source, bounds, source.text_size(entry, bounds)[0])
+                for bounds in source.slices(entry, PIECE_BYTES)
             ]
         except BROKEN as error:
             unreadable.append(Unreadable(path, _reason(error, path)))
     if not pieces:
         first = unreadable[0]
-        others = f" {len(files) - 1:,} other files neither." if len(files) > 1 else ""
-        raise DataError(f"{first.place}: cannot be read: {first.reason}.{others}")
+        rest_note = f" {len(files) - 1:,} other files neither." if len(files) > 1 else ""
+        raise DataError(f"{first.place}: cannot be read: {first.reason}.{rest_note}")
     return pieces
 
 

@@ -49,7 +49,7 @@ class Duplicates:
         sizes: clusters and documents by size, each with its bounds `low` and `high`, included.
         largest: clusters with their first members, and the text of the first that has one.
         survivors: of the keys that were asked for: key -> key of the document kept instead.
-        sampled: None = all clusters were read; none were where somebody has deleted `work/`.
+        sampled: None = all clusters were read; none where `work/` was deleted.
     """
 
     stage: str
@@ -65,8 +65,8 @@ class Duplicates:
 
     def to_json(self) -> dict[str, Any]:
         """Return what a report shows."""
-        shown = {name: value for name, value in vars(self).items() if name != "survivors"}
-        return shown | {"state": "done"}
+        facts = {name: value for name, value in vars(self).items() if name != "survivors"}
+        return facts | {"state": "done"}
 
 
 @dataclasses.dataclass
@@ -78,12 +78,12 @@ class _ClusterTally:
 
 
 def find_duplicates(
-    run: RunDirectory, finished: Sealed, wanted: dict[str, set[int]]
+    run: RunDirectory, finished: Sealed, keys: dict[str, set[int]]
 ) -> list[Duplicates]:
     """Return what each finished stage found that clusters documents.
 
     Args:
-        wanted: stage -> keys whose survivors are looked for.
+        keys: stage -> keys whose survivors are looked for.
 
     Raises:
         DataError: a run of clusters cannot be read.
@@ -94,7 +94,7 @@ def find_duplicates(
         clustering = _clustering(run, phase)
         last = max(p.index for p in run.plan.phases if p.labels == phase.labels)
         if clustering and phase.pass_name == clustering and last in seals:
-            duplicates.append(_of_stage(run, phase, seal, seals[last], wanted))
+            duplicates.append(_of_stage(run, phase, seal, seals[last], keys))
     return duplicates
 
 
@@ -106,18 +106,18 @@ def _clustering(run: RunDirectory, phase: Phase) -> str:
 
 def _of_stage(
     run: RunDirectory, phase: Phase, seal: Seal, last: tuple[Phase, Seal],
-    wanted: dict[str, set[int]],
+    keys: dict[str, set[int]],
 ) -> Duplicates:  # fmt: skip
     label = phase.labels[0]
     stage = run.plan.step(label).stage
     parts = seal.by_role(RUN)
     is_there = all(run.store.exists(part.path) for part in parts)
     step = max(-(-sum(part.rows for part in parts) // MAX_ROWS), 1) if is_there else 0
-    chosen = parts[::step] if is_there else parts[:0]
+    sampled = parts[::step] if is_there else parts[:0]
     tally = _ClusterTally()
-    asked = np.array(sorted(wanted.get(label, ())), np.int64)
-    for number, part in enumerate(chosen):
-        _count(run, part.path, number * step, asked, tally)
+    stage_keys = np.array(sorted(keys.get(label, ())), np.int64)
+    for number, part in enumerate(sampled):
+        _count(run, part.path, number * step, stage_keys, tally)
     dropped = sum(v for k, v in last[1].counters.items() if k.startswith(f"dropped/{label}/"))
     bound = stage.threshold(stage.rules[0])
     sizes = [
@@ -137,22 +137,22 @@ def _of_stage(
         sizes=sizes,
         largest=list(_largest(run, last[0], parts, tally, is_dropped=dropped > 0)),
         survivors=tally.survivors,
-        sampled=None if step == 1 else Sampled(len(chosen), len(parts)),
+        sampled=None if step == 1 else Sampled(len(sampled), len(parts)),
     )
 
 
 def _count(
-    run: RunDirectory, path: str, number: int, asked: NDArray[np.int64], tally: _ClusterTally
+    run: RunDirectory, path: str, number: int, stage_keys: NDArray[np.int64], tally: _ClusterTally
 ) -> None:
     """Add one run of clusters; rows of a cluster follow each other."""
     before: int | None = None
     for batch in _batches(run, path):
         clusters, sizes = numbers(batch.column("cluster")), numbers(batch.column("size"))
-        if len(asked):
+        if len(stage_keys):
             keys = numbers(batch.column("key"))
-            mine = np.flatnonzero(np.isin(keys, asked))
+            rows = np.flatnonzero(np.isin(keys, stage_keys))
             survivors = numbers(batch.column("survivor"))
-            tally.survivors.update(zip(keys[mine].tolist(), survivors[mine].tolist(), strict=True))
+            tally.survivors.update(zip(keys[rows].tolist(), survivors[rows].tolist(), strict=True))
         is_first = np.diff(clusters, prepend=clusters[:1] - 1) != 0
         is_first[0] = before is None or before != int(clusters[0])
         before = int(clusters[-1])
@@ -231,6 +231,6 @@ def _text(run: RunDirectory, phase: Phase, keys: list[int]) -> Excerpt | None:
     texts = column_of(run, phase, keys, "text")
     if not texts:
         return None
-    whole = segments(next(iter(texts.values())), (), "")
-    [safe] = [whole] if run.plan.settings.ledger.keep_text else masked([whole])
+    text = segments(next(iter(texts.values())), (), "")
+    [safe] = [text] if run.plan.settings.ledger.keep_text else masked([text])
     return shortened(safe, TEXT_BYTES)

@@ -77,7 +77,7 @@ class Measure:
 
 
 def measures(
-    run: RunDirectory, counts: ProfileTotals, counted: Counted, outdated: Collection[str] = ()
+    run: RunDirectory, counts: ProfileTotals, ledger: Counted, outdated: Collection[str] = ()
 ) -> list[Measure]:
     """Return the distribution of each measure and score, in plan order.
 
@@ -88,8 +88,8 @@ def measures(
     for step in run.plan.file.steps:
         if not isinstance(step.stage, StreamingStage):
             continue
-        seen = {
-            source: one.documents for source, one in counts.by_source(step.label, "seen").items()
+        num_seen = {
+            source: pair.documents for source, pair in counts.by_source(step.label, "seen").items()
         }
         names: set[str] = set()
         for kind in ("measure", "score"):
@@ -97,18 +97,18 @@ def measures(
             for row in counts.rows(step.label, kind):
                 by_name[row["field"]].append(row)
             listed = [rule for rule in step.stage.rules if rule in by_name]
-            ordered = dict.fromkeys([*listed, *sorted(by_name)])
+            ranked = dict.fromkeys([*listed, *sorted(by_name)])
             rows += [
                 _measure(
                     step,
                     kind,
                     name,
                     by_name[name],
-                    seen,
-                    counted,
+                    num_seen,
+                    ledger,
                     is_outdated=step.label in outdated,
                 )
-                for name in ordered
+                for name in ranked
                 if name not in names  # a score that a rule bounds is a measure, too
             ]
             names.update(by_name)
@@ -116,16 +116,16 @@ def measures(
 
 
 def _measure(
-    step: Step, kind: str, name: str, rows: list[dict[str, Any]], seen: Mapping[str, int],
-    counted: Counted, *, is_outdated: bool,
+    step: Step, kind: str, name: str, rows: list[dict[str, Any]], num_seen: Mapping[str, int],
+    ledger: Counted, *, is_outdated: bool,
 ) -> Measure:  # fmt: skip
     rule = name if name in step.stage.rules else None
     threshold, fails = (None, None) if is_outdated else _bound(step, rule)
     sums: defaultdict[str, Counter[int]] = defaultdict(Counter)
     for row in rows:
         sums[row["source"]][row["bin"]] += row["documents"]
-    mine = [
-        num for (action, label, reason, _), num in counted.items()
+    drops = [
+        num for (action, label, reason, _), num in ledger.items()
         if (action, label, reason) == ("drop", step.label, rule)
     ]  # fmt: skip
     parameter = step.stage.bounds.get(rule) if rule is not None else None
@@ -136,7 +136,7 @@ def _measure(
         by_source = {name: failing(bins, threshold, **sides) for name, bins in sums.items()}
         low, high = (sum(ends) for ends in zip(*by_source.values(), strict=True))
     bounds, sources = histogram(sums, threshold)
-    ledger = sum(mine) if rule is not None else None
+    dropped = sum(drops) if rule is not None else None
     return Measure(
         stage=step.label,
         name=name,
@@ -147,9 +147,9 @@ def _measure(
         fails=fails,
         edges=bounds,
         sources=sources,
-        missing={source: num - sum(sums[source].values()) for source, num in seen.items()},
-        seen=sum(seen.values()),
-        failing=Failing(low, high, ledger, by_source),
+        missing={source: num - sum(sums[source].values()) for source, num in num_seen.items()},
+        seen=sum(num_seen.values()),
+        failing=Failing(low, high, dropped, by_source),
     )
 
 
@@ -180,10 +180,10 @@ def failing(
     documents = np.array([bins[number] for number in numbers.tolist()], np.int64)
     low, high = _ranges(numbers, is_whole=is_whole)
     if is_min:
-        sure, perhaps = high < threshold, low < threshold
+        is_certain, is_possible = high < threshold, low < threshold
     else:
-        sure, perhaps = low > threshold, high > threshold
-    return int(documents[sure].sum()), int(documents[perhaps].sum())
+        is_certain, is_possible = low > threshold, high > threshold
+    return int(documents[is_certain].sum()), int(documents[is_possible].sum())
 
 
 def _ranges(
@@ -214,8 +214,9 @@ def histogram(
     step = max(-(-len(present) // MAX_BINS), 1)
     groups: list[list[int]] = []
     for number in present:
-        is_bound = _holds(number, threshold)
-        if not groups or len(groups[-1]) >= step or is_bound or _holds(groups[-1][-1], threshold):
+        is_bound = _contains(number, threshold)
+        is_full = not groups or len(groups[-1]) >= step
+        if is_full or is_bound or _contains(groups[-1][-1], threshold):
             groups.append([])
         groups[-1].append(number)
     bounds = tuple((_finite(edges(g[0])[0]), _finite(edges(g[-1])[1])) for g in groups)
@@ -226,7 +227,7 @@ def histogram(
     return bounds, sources
 
 
-def _holds(number: int, threshold: float | None) -> bool:
+def _contains(number: int, threshold: float | None) -> bool:
     if threshold is None:
         return False
     low, high = edges(number)
@@ -254,9 +255,9 @@ def lengths(counts: ProfileTotals) -> dict[str, Any]:
 
 def domains(counts: ProfileTotals) -> dict[str, Any]:
     """Return the most frequent domains before and after, as JSON values."""
-    rows = {at: list(counts.rows(at, "domain")) for at in (READ, LEFT)}
+    rows = {stage: list(counts.rows(stage, "domain")) for stage in (READ, LEFT)}
     names, is_cut = top_names(rows[READ] or rows[LEFT], MAX_DOMAINS)
-    listed = _named(rows, names)
+    listed = _by_name(rows, names)
     return {
         **vars(counts.coverage), "names": listed, "distinct_shown": len(names), "cut": is_cut
     }  # fmt: skip
@@ -281,33 +282,33 @@ def values(run: RunDirectory, counts: ProfileTotals) -> dict[str, Any]:
             items.append(
                 {
                     "field": f"{step.label}.{field}", "stage": step.label, "points": sorted(rows),
-                    "names": _named(rows, names),
+                    "names": _by_name(rows, names),
                 }
             )  # fmt: skip
     return {**vars(counts.coverage), "items": items}
 
 
-def _named(
+def _by_name(
     rows: Mapping[str, Iterable[dict[str, Any]]], names: Sequence[str]
 ) -> list[dict[str, Any]]:
     """Return documents and bytes of each name, source and place; what has no name comes last."""
-    known = set(names)
+    kept_names = set(names)
     sums: defaultdict[str | None, dict[str, dict[str, Pair]]] = defaultdict(dict)
-    for at, some in rows.items():
-        for row in some:
-            name = row["name"] if row["name"] in known else None
+    for stage, stage_rows in rows.items():
+        for row in stage_rows:
+            name = row["name"] if row["name"] in kept_names else None
             by_place = sums[name].setdefault(row["source"], {})
-            one = by_place.get(at, Pair())
-            by_place[at] = Pair(
-                one.documents + row["documents"], one.text_bytes + row["text_bytes"]
+            pair = by_place.get(stage, Pair())
+            by_place[stage] = Pair(
+                pair.documents + row["documents"], pair.text_bytes + row["text_bytes"]
             )
     listed = [*names, *([None] if None in sums else [])]
-    none = {at: Pair() for at in rows}
+    none = {stage: Pair() for stage in rows}
     return [
         {
             "name": name,
             "sources": {
-                source: {at: dataclasses.asdict(one) for at, one in (none | pairs).items()}
+                source: {stage: dataclasses.asdict(pair) for stage, pair in (none | pairs).items()}
                 for source, pairs in sorted(sums[name].items())
             },
         }
@@ -319,11 +320,11 @@ def rewritten(run: RunDirectory, counts: ProfileTotals) -> dict[str, Any]:
     """Return how many documents each stage rewrote and the bytes they lost, as JSON values."""
     rows = [
         {
-            "stage": step.label, "source": source, "documents": one.documents,
-            "removed_bytes": one.text_bytes,
+            "stage": step.label, "source": source, "documents": pair.documents,
+            "removed_bytes": pair.text_bytes,
         }
         for step in run.plan.file.steps
-        for source, one in sorted(counts.by_source(step.label, "rewritten").items())
-        if one.documents
+        for source, pair in sorted(counts.by_source(step.label, "rewritten").items())
+        if pair.documents
     ]  # fmt: skip
     return {**vars(counts.coverage), "rows": rows}

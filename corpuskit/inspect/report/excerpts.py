@@ -63,10 +63,10 @@ def masked(texts: Iterable[Segments]) -> list[Segments]:
     """
     from corpuskit.stages.rewriters.pii import mask_texts
 
-    given = list(texts)
-    pieces = pa.array([text for one in given for _, text in one], pa.large_string())
+    all_segments = list(texts)
+    pieces = pa.array([piece for text in all_segments for _, piece in text], pa.large_string())
     safe = iter(mask_texts(pieces).to_pylist() if len(pieces) else [])
-    return [[(kind, next(safe)) for kind, _ in one] for one in given]
+    return [[(kind, next(safe)) for kind, _ in segments] for segments in all_segments]
 
 
 def shortened(parts: Segments, max_bytes: int) -> Excerpt:
@@ -83,23 +83,23 @@ def shortened(parts: Segments, max_bytes: int) -> Excerpt:
 
 def _around(parts: Segments, max_bytes: int) -> tuple[tuple[Kind, str | int], ...]:
     """Return marked spans with some text around each, as many as there is room for."""
-    most = max(max_bytes * 2 // 3, 1)
+    max_span = max(max_bytes * 2 // 3, 1)
     margin = min(MARGIN_BYTES, max_bytes // 6)
-    shown: set[int] = set()
-    left = max_bytes
+    included: set[int] = set()
+    bytes_left = max_bytes
     for place, (kind, text) in enumerate(parts):
         if kind:
-            left -= min(len(text.encode()), most) + 2 * margin
-            if left < 0 and shown:
+            bytes_left -= min(len(text.encode()), max_span) + 2 * margin
+            if bytes_left < 0 and included:
                 break
-            shown.add(place)
+            included.add(place)
     pieces: list[tuple[Kind, str | int]] = []
     for place, (kind, text) in enumerate(parts):
         if not kind:
-            head, tail = (margin if beside in shown else 0 for beside in (place - 1, place + 1))
+            head, tail = (margin if i in included else 0 for i in (place - 1, place + 1))
             _take(pieces, kind, text, head, tail)
-        elif place in shown:
-            _take(pieces, kind, text, most - most // 3, most // 3)
+        elif place in included:
+            _take(pieces, kind, text, max_span - max_span // 3, max_span // 3)
         else:
             _skip(pieces, len(text.encode()))
     return tuple(pieces)
@@ -117,8 +117,8 @@ def _take(
     last = content[len(content) - tail :].decode(errors="ignore") if tail > 0 else ""
     if first:
         pieces.append((kind, first))
-    taken = len(first.encode()) + len(last.encode())
-    _skip(pieces, len(content) - taken)
+    num_bytes = len(first.encode()) + len(last.encode())
+    _skip(pieces, len(content) - num_bytes)
     if last:
         pieces.append((kind, last))
 

@@ -76,14 +76,14 @@ def gather(
     for phase, seal in finished:
         run.set_seal(phase, seal)
     state = run_status(run, finished)
-    known, so_far = begun(run, finished, state)
-    counts = read_counts(run, known)
-    stream = flow(run, known, counts)
+    readable, so_far = with_open(run, finished, state)
+    counts = read_counts(run, readable)
+    stream = flow(run, readable, counts)
     stages = funnel.stage_facts(run, finished, state.phase if state.state == "running" else None)
-    scan = scan_ledger(run, known, samples, seed)
+    scan = scan_ledger(run, readable, samples, seed)
     clusters = _clusters(run, finished, scan, samples)
     costs = resources(run, finished, state)
-    taken, notes = _mixture(run, finished)
+    mix, notes = _mixture(run, finished)
     old, earlier = _outdated(run, finished)
     packed = list(packing(finished))
     facts = {
@@ -94,28 +94,28 @@ def gather(
         "sources": [step.label for step in run.plan.file.sources],
         "stages": stages,
         "totals": _totals(
-            run, known, stream, counts, packed, taken, costs, [*so_far, *earlier, *notes]
+            run, readable, stream, counts, packed, mix, costs, [*so_far, *earlier, *notes]
         ),
-        "funnel": funnel.funnel_rows(run, known, stream, stages),
+        "funnel": funnel.funnel_rows(run, readable, stream, stages),
         "expect": contract_facts(run, finished),
         "drops": funnel.drops(stream, counts, stages),
         "changes": funnel.changes(stream, scan, stages),
         "rewritten": distributions.rewritten(run, counts),
         "measures": vars(counts.coverage)
-        | {"items": distributions.measures(run, counts, stream.counted, old)},
+        | {"items": distributions.measures(run, counts, stream.ledger, old)},
         "values": distributions.values(run, counts),
         "domains": distributions.domains(counts),
         "lengths": distributions.lengths(counts),
         "duplicates": clusters,
-        "samples": shown_samples(run, known, scan, clusters, samples, seed, budget_bytes),
-        "mixture": None if taken is None else taken.facts(),
+        "samples": shown_samples(run, readable, scan, clusters, samples, seed, budget_bytes),
+        "mixture": None if mix is None else mix.facts(),
         "packing": [_with(row, "fill_ratio", "cut_ratio") for row in packed],
         "resources": costs,
         "provenance": provenance(run, finished, state),
         "plan": plan_facts(run),
         "training": training,
     }  # fmt: skip
-    return {**_plain(facts), "made": _made(time.process_time() - began)}
+    return {**_json_value(facts), "made": _provenance(time.process_time() - began)}
 
 
 def _with(row: Any, *properties: str) -> dict[str, Any]:
@@ -123,19 +123,19 @@ def _with(row: Any, *properties: str) -> dict[str, Any]:
     return {**vars(row), **{name: getattr(row, name) for name in properties}}
 
 
-def _made(cpu_seconds: float) -> dict[str, Any]:
+def _provenance(cpu_seconds: float) -> dict[str, Any]:
     now = dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     return {"at": now, "corpuskit": corpuskit.__version__, "cpu_seconds": round(cpu_seconds, 3)}
 
 
 def _clusters(run: RunDirectory, finished: Sealed, scan: Scan, samples: int) -> list[Duplicates]:
     """Return duplicates by cluster; without samples there are no texts in them, either."""
-    wanted: dict[str, set[int]] = {}
+    keys_of: dict[str, set[int]] = {}
     for row in scan.rows:
         if row.survivor_id is not None:
-            wanted.setdefault(row.group.stage, set()).add(row.key)
-    duplicates = find_duplicates(run, finished, wanted)
-    for cluster in (cluster for one in duplicates for cluster in one.largest if not samples):
+            keys_of.setdefault(row.group.stage, set()).add(row.key)
+    duplicates = find_duplicates(run, finished, keys_of)
+    for cluster in (cluster for d in duplicates for cluster in d.largest if not samples):
         cluster["text"] = None
     return duplicates
 
@@ -152,8 +152,8 @@ def _outdated(run: RunDirectory, finished: Sealed) -> tuple[list[str], list[str]
 
 
 def _totals(
-    run: RunDirectory, known: Sealed, stream: Flow, counts: ProfileTotals,
-    packed: Sequence[PackingRow], taken: Mixture | None, costs: dict[str, Any], notes: list[str],
+    run: RunDirectory, readable: Sealed, stream: Flow, counts: ProfileTotals,
+    packed: Sequence[PackingRow], mix: Mixture | None, costs: dict[str, Any], notes: list[str],
 ) -> dict[str, Any]:  # fmt: skip
     return {
         "input": {
@@ -161,25 +161,25 @@ def _totals(
             "size_bytes": sum(file.size_bytes for file in run.inputs.files),
         },
         "read": total(stream.volumes[stream.labels[0]].values()),
-        "left": _left(stream),
-        "dropped": sum(num for (kind, *_), num in stream.counted.items() if kind == "drop"),
+        "left": _remaining(stream),
+        "dropped": sum(num for (kind, *_), num in stream.ledger.items() if kind == "drop"),
         # How often a stage cut, replaced or rewrote something in a document.
         "changed": funnel.changed_documents(stream, counts),
-        "tokens": _tokens(run, packed, taken),
-        "accounts": [_with(row, "num_missing") for row in accounts(run, known)],
+        "tokens": _tokens(run, packed, mix),
+        "accounts": [_with(row, "num_missing") for row in accounts(run, readable)],
         "cpu_seconds": costs["cpu_seconds"]["total"],
         "peak_rss_bytes": costs["peak_rss_bytes"],
         "notes": [*notes, *stream.notes],
     }
 
 
-def _left(stream: Flow) -> TextVolume:
-    known = [
+def _remaining(stream: Flow) -> TextVolume:
+    volumes = [
         volume
         for label in (*stream.labels, "")
         if (volume := total(stream.volumes[label].values())).documents is not None
     ]
-    return known[-1] if known else TextVolume()
+    return volumes[-1] if volumes else TextVolume()
 
 
 def _mixture(run: RunDirectory, finished: Sealed) -> tuple[Mixture | None, list[str]]:
@@ -191,30 +191,30 @@ def _mixture(run: RunDirectory, finished: Sealed) -> tuple[Mixture | None, list[
 
 
 def _tokens(
-    run: RunDirectory, packed: Sequence[PackingRow], taken: Mixture | None
+    run: RunDirectory, packed: Sequence[PackingRow], mix: Mixture | None
 ) -> dict[str, int | None]:
-    whole = [row for row in packed if row.band is None]
-    given = run.plan.given.get("pack", {}).get("packing", {})
-    is_taken = taken is not None and taken.state == "planned"
+    totals = [row for row in packed if row.band is None]
+    packing = run.plan.given.get("pack", {}).get("packing", {})
+    is_taken = mix is not None and mix.state == "planned"
     return {
-        "stored": sum(row.tokens for row in whole) if whole else None,
-        "taken": sum(row.tokens for row in taken.sources) if taken and is_taken else None,
-        "rows": sum(row.rows for row in whole) if whole else None,
-        "seq_len": given.get("seq_len"),
-        "padding": sum(row.padding for row in whole) if whole else None,
+        "stored": sum(row.tokens for row in totals) if totals else None,
+        "taken": sum(row.tokens for row in mix.sources) if mix and is_taken else None,
+        "rows": sum(row.rows for row in totals) if totals else None,
+        "seq_len": packing.get("seq_len"),
+        "padding": sum(row.padding for row in totals) if totals else None,
     }
 
 
-def _plain(value: Any) -> Any:
+def _json_value(value: Any) -> Any:
     """Return a value as JSON has it: tuples as lists, dataclasses as objects, NaN as null."""
     if hasattr(value, "to_json"):
-        return _plain(value.to_json())
+        return _json_value(value.to_json())
     if is_dataclass(value) and not isinstance(value, type):
-        return _plain({field.name: getattr(value, field.name) for field in fields(value)})
+        return _json_value({field.name: getattr(value, field.name) for field in fields(value)})
     if isinstance(value, dict):
-        return {str(name): _plain(item) for name, item in value.items()}
+        return {str(name): _json_value(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
+        return [_json_value(item) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
         return None
     if isinstance(value, str) and not value.isascii():  # names of files may be no UTF-8
@@ -227,7 +227,7 @@ def _plain(value: Any) -> Any:
 MAX_MANIFESTS = 5000  # with more of them nothing is shown before the seal: half a millisecond each
 
 
-def begun(run: RunDirectory, finished: Sealed, state: RunStatus) -> tuple[Sealed, list[str]]:
+def with_open(run: RunDirectory, finished: Sealed, state: RunStatus) -> tuple[Sealed, list[str]]:
     """Return the finished phases or, before there are any, what the first one has done so far.
 
     Returns:
@@ -375,7 +375,7 @@ def resources(run: RunDirectory, finished: Sealed, state: RunStatus) -> dict[str
         },
         "peak_rss_bytes": max(peaks, default=0.0),
         "phases": [
-            _of_seal(run, phase, seals[phase.index])
+            _sealed_facts(run, phase, seals[phase.index])
             if phase.index in seals
             else _open(phase, state)
             for phase in run.plan.phases
@@ -390,17 +390,17 @@ def resources(run: RunDirectory, finished: Sealed, state: RunStatus) -> dict[str
             for row in stage_rows(run, finished)
             if row.state == "done" and not row.is_source
         ],
-        "disk": _written(seals.values()),
+        "disk": _files_by_role(seals.values()),
     }  # fmt: skip
 
 
-def _of_seal(run: RunDirectory, phase: Phase, seal: Seal) -> dict[str, Any]:
+def _sealed_facts(run: RunDirectory, phase: Phase, seal: Seal) -> dict[str, Any]:
     names = run.manifest_names(phase, seal.fingerprint)
     read = [v for k, v in seal.counters.items() if k.startswith("read_bytes/")]
     size = sum(read) if phase.is_stream else round(seal.timing.get("text_bytes", 0.0))
     cpu = seal.timing.get("cpu_seconds", 0.0)
     return {
-        **_named(phase, "done"),
+        **_empty_facts(phase, "done"),
         "units": len(seal.units),
         "units_done": len(seal.units),
         "tasks": len(names),
@@ -410,13 +410,13 @@ def _of_seal(run: RunDirectory, phase: Phase, seal: Seal) -> dict[str, Any]:
         "text_bytes": size or None,
         "bytes_per_cpu_second": _rate(size, cpu - seal.timing.get(COMPILING, 0.0)),
         "peak_rss_bytes": seal.timing.get("peak_rss_bytes"),
-        "written": _written([seal]),
+        "written": _files_by_role([seal]),
     }
 
 
 def _open(phase: Phase, state: RunStatus) -> dict[str, Any]:
     is_running = state.state == "running" and state.phase == phase.name
-    facts: dict[str, Any] = {**_named(phase, "running" if is_running else "waiting")}
+    facts: dict[str, Any] = {**_empty_facts(phase, "running" if is_running else "waiting")}
     for status in state.phase_statuses:
         if status.phase.name == phase.name and status.units is not None:
             facts["units"] = status.units
@@ -425,7 +425,7 @@ def _open(phase: Phase, state: RunStatus) -> dict[str, Any]:
     return facts
 
 
-def _named(phase: Phase, state: str) -> dict[str, Any]:
+def _empty_facts(phase: Phase, state: str) -> dict[str, Any]:
     names = {"phase": phase.name, "labels": phase.labels, "pass": phase.pass_name or None}
     return {**dict.fromkeys(_FIGURES), "written": (), **names, "state": state}
 
@@ -433,7 +433,7 @@ def _named(phase: Phase, state: str) -> dict[str, Any]:
 def _elapsed(run: RunDirectory, names: list[str]) -> float | None:
     if not names or len(names) > MAX_TIMED:
         return None
-    begins, ends = [], []
+    starts, ends = [], []
     for name, content in zip(names, run.store.read_each(names), strict=True):
         end = modified(run, name)
         try:
@@ -442,16 +442,16 @@ def _elapsed(run: RunDirectory, names: list[str]) -> float | None:
             return None
         if end is None:
             return None
-        begins.append(end - wall)
+        starts.append(end - wall)
         ends.append(end)
-    return max(ends) - min(begins)
+    return max(ends) - min(starts)
 
 
 def _rate(size: int, seconds: float) -> float | None:
     return size / seconds if size and seconds > 0 else None
 
 
-def _written(seals: Iterable[Seal]) -> list[dict[str, Any]]:
+def _files_by_role(seals: Iterable[Seal]) -> list[dict[str, Any]]:
     """Return files by role; of several runs of one kind (`run:rows-web`) only the kind is named."""
     by_role: dict[str, Counter[str]] = {}
     for seal in seals:

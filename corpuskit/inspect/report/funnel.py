@@ -46,12 +46,12 @@ class TextVolume:
 
 def total(volumes: Iterable[TextVolume]) -> TextVolume:
     """Return the sum of volumes, as exact as the least exact one that has documents."""
-    counted = [one for one in volumes if one.documents != 0]
-    if any(one.documents is None for one in counted):
+    present = [volume for volume in volumes if volume.documents != 0]
+    if any(volume.documents is None for volume in present):
         return TextVolume()
-    documents = sum(one.documents or 0 for one in counted)
-    text, text_how = _sum([(one.text_bytes, one.text_bytes_how) for one in counted])
-    tokens, tokens_how = _sum([(one.tokens, one.tokens_how) for one in counted])
+    documents = sum(volume.documents or 0 for volume in present)
+    text, text_how = _sum([(volume.text_bytes, volume.text_bytes_how) for volume in present])
+    tokens, tokens_how = _sum([(volume.tokens, volume.tokens_how) for volume in present])
     return TextVolume(documents, text, text_how, tokens, tokens_how)
 
 
@@ -69,13 +69,13 @@ class Flow:
     Attributes:
         labels: of formats and stages, in the order of the plan.
         volumes: label -> source -> before it; of "" after the last one.
-        counted: documents by action, stage, rule and source.
+        ledger: documents by action, stage, rule and source.
         notes: what figures rest on.
     """
 
     labels: tuple[str, ...]
     volumes: Mapping[str, Mapping[str, TextVolume]]
-    counted: Counted
+    ledger: Counted
     notes: tuple[str, ...]
 
     def before(self, label: str) -> Mapping[str, TextVolume]:
@@ -93,15 +93,15 @@ def flow(run: RunDirectory, finished: Sealed, counts: ProfileTotals) -> Flow:
     formats = list(dict.fromkeys(step.name for step in run.plan.file.sources))
     steps = {step.label: step for step in run.plan.file.steps}
     labels = (*formats, *steps)
-    counted = _counted(finished)
-    lost: Counter[tuple[str, str]] = Counter()
-    for (kind, label, _, source), num in counted.items():
-        lost[label, source] += num if kind == "drop" else 0
+    counter = _ledger_totals(finished)
+    dropped: Counter[tuple[str, str]] = Counter()
+    for (kind, label, _, source), num in counter.items():
+        dropped[label, source] += num if kind == "drop" else 0
     places = {label: place for place, label in enumerate(labels)}
-    seen = _observed(run, finished, counts, places)
+    observed = _observed(run, finished, counts, places)
     tokens = _Tokens(run, finished)
-    done = {phase.index for phase, _ in finished}
-    reached = _reached(run, done, labels, len(formats))
+    sealed_indices = {phase.index for phase, _ in finished}
+    reached = _reached(run, sealed_indices, labels, len(formats))
     volumes: dict[str, dict[str, TextVolume]] = {label: {} for label in (*labels, "")}
     for source in (step.label for step in run.plan.file.sources):
         documents = sum(s.counters.get(f"read/{source}", 0) for p, s in finished if p.base is None)
@@ -112,32 +112,32 @@ def flow(run: RunDirectory, finished: Sealed, counts: ProfileTotals) -> Flow:
             if place > reached:
                 volumes[label][source] = TextVolume()
                 continue
-            size, how = _size(seen, place, source, documents, size, how, mean)
+            size, how = _size(observed, place, source, documents, size, how, mean)
             mean = size / documents if size is not None and documents else mean
             is_packed = place > places.get("tokenize", len(labels))
             volume = TextVolume(documents, size, how)
             volumes[label][source] = tokens.added(volume, source, is_packed=is_packed)
-            documents -= lost[label, source]
-            if lost[label, source] or _changes(steps.get(label), source, counted, counts):
+            documents -= dropped[label, source]
+            if dropped[label, source] or _changes(steps.get(label), source, counter, counts):
                 how = "estimated"
-    return Flow(labels, volumes, counted, tuple(tokens.notes))
+    return Flow(labels, volumes, counter, tuple(tokens.notes))
 
 
 def _size(
-    seen: Mapping[tuple[int, str], int], place: int, source: str, documents: int,
+    observed: Mapping[tuple[int, str], int], place: int, source: str, documents: int,
     size: int | None, how: How, mean: float,
 ) -> tuple[int | None, How]:  # fmt: skip
     """Return bytes before a stage: as observed, as before, or from the mean size."""
     if documents == 0:
         return 0, "exact"
-    if (place, source) in seen:
-        return seen[place, source], "exact"
+    if (place, source) in observed:
+        return observed[place, source], "exact"
     if size is None:
         return None, "unknown"
     return (size, how) if how == "exact" else (round(documents * mean), "estimated")
 
 
-def _counted(finished: Sealed) -> Counted:
+def _ledger_totals(finished: Sealed) -> Counted:
     counts: Counted = Counter()
     for _, seal in finished:
         for key, value in ledger_counts(seal):
@@ -152,14 +152,14 @@ def _observed(
     observed: dict[tuple[int, str], int] = {}
     cursor = len({step.name for step in run.plan.file.sources})
     for phase, seal in finished:
-        mine = [places[label] for label in phase.labels if label in places]
+        stages = [places[label] for label in phase.labels if label in places]
         if phase.is_stream:
-            mine = [] if phase.refers else mine  # what the stage drops is known passes later
-            first = mine[0] if mine else cursor
+            stages = [] if phase.refers else stages  # what the stage drops is known passes later
+            first = stages[0] if stages else cursor
             begin = 0 if phase.base is None else first  # what a source rejects has no bytes
             for place in range(begin, first + 1):
                 _note(observed, place, _by_source(seal.counters, "read_bytes/"))
-            cursor = mine[-1] + 1 if mine else cursor
+            cursor = stages[-1] + 1 if stages else cursor
             _note(observed, cursor, _by_source(seal.counters, "kept_bytes/"))
             if counts.is_whole:
                 _note(observed, cursor, _sizes(counts.left_of(phase.name)))
@@ -169,16 +169,16 @@ def _observed(
                     _note(observed, places[label], _sizes(counts.by_source(label, "seen")))
         # The first pass of a stage on documents reads all of them.
         elif (
-            mine
+            stages
             and _has_documents(run, phase)
             and not phase.earlier
             and not run.plan.applies(phase).where
         ):
             timing = {name: round(value) for name, value in seal.timing.items()}
-            _note(observed, mine[0], _by_source(timing, "source_bytes/"))
-            cursor = max(cursor, mine[0] + 1)
-        elif mine and _has_documents(run, phase):
-            cursor = max(cursor, mine[0] + 1)
+            _note(observed, stages[0], _by_source(timing, "source_bytes/"))
+            cursor = max(cursor, stages[0] + 1)
+        elif stages and _has_documents(run, phase):
+            cursor = max(cursor, stages[0] + 1)
     return observed
 
 
@@ -200,11 +200,11 @@ def _has_documents(run: RunDirectory, phase: Phase) -> bool:
     return isinstance(stage, GlobalStage) and stage.reads == "documents"
 
 
-def _changes(step: Step | None, source: str, counted: Counted, counts: ProfileTotals) -> bool:
+def _changes(step: Step | None, source: str, counter: Counted, counts: ProfileTotals) -> bool:
     """Return whether a stage changed texts of a source, or may have."""
     if step is None:
         return False
-    if any(k != "drop" and (a, c) == (step.label, source) for k, a, _, c in counted):
+    if any(k != "drop" and (a, c) == (step.label, source) for k, a, _, c in counter):
         return True
     if isinstance(step.stage, GlobalStage | CellStage):
         return False  # those that cut say so in the ledger
@@ -213,13 +213,13 @@ def _changes(step: Step | None, source: str, counted: Counted, counts: ProfileTo
     return registry.kind_of(step.name) not in ("annotators", "filters", "sequences")
 
 
-def _reached(run: RunDirectory, done: set[int], labels: Sequence[str], num: int) -> int:
+def _reached(run: RunDirectory, sealed_indices: set[int], labels: Sequence[str], num: int) -> int:
     """Return the last place that is known: before the first stage with an open phase."""
-    if 0 not in done:
+    if 0 not in sealed_indices:
         return -1
     for place, label in enumerate(labels):
         phases = [phase for phase in run.plan.phases if label in phase.labels]
-        is_open = any(phase.index not in done for phase in phases)
+        is_open = any(phase.index not in sealed_indices for phase in phases)
         if place >= num and (is_open or not phases):  # `until` leaves the last stages out
             return place
     return len(labels)
@@ -235,7 +235,8 @@ class _Tokens:
             step.label: ratio
             for step in run.plan.file.sources
             if (
-                ratio := self._of("tokens", step.label) / max(self._of("text_bytes", step.label), 1)
+                ratio := self._num("tokens", step.label)
+                / max(self._num("text_bytes", step.label), 1)
             )
         }
         self.notes = [self._note()] if self._is_planned else []
@@ -246,21 +247,21 @@ class _Tokens:
             return volume
         if volume.documents == 0:
             return dataclasses.replace(volume, tokens=0, tokens_how="exact")
-        is_once = self._of("copies", source) == self._of("documents", source) > 0
+        is_once = self._num("copies", source) == self._num("documents", source) > 0
         if is_packed and is_once:
-            num = self._of("tokens", source)
+            num = self._num("tokens", source)
             return dataclasses.replace(volume, tokens=num, tokens_how="exact")
         num = round(volume.text_bytes * self._ratio(source))
         return dataclasses.replace(volume, tokens=num, tokens_how="estimated")
 
-    def _of(self, name: str, source: str) -> int:
+    def _num(self, name: str, source: str) -> int:
         return 0 if self._counters is None else self._counters.get(f"{name}/{source}", 0)
 
     def _ratio(self, source: str) -> float:
         if source in self._ratios:
             return self._ratios[source]
-        known = list(self._ratios.values())
-        return sum(known) / len(known) if known else TOKENS_PER_BYTE
+        ratios = list(self._ratios.values())
+        return sum(ratios) / len(ratios) if ratios else TOKENS_PER_BYTE
 
     def _note(self) -> str:
         if not self._ratios:
@@ -310,22 +311,22 @@ def stage_facts(run: RunDirectory, finished: Sealed, current: str | None) -> lis
 
 def changed_params(stage: Any) -> dict[str, Any]:
     """Return the parameters of a stage that are not the defaults, as JSON values."""
-    given: dict[str, Any] = stage.model_dump(mode="json", exclude_defaults=True)
-    return {name: value for name, value in given.items() if name != "paths"}
+    params: dict[str, Any] = stage.model_dump(mode="json", exclude_defaults=True)
+    return {name: value for name, value in params.items() if name != "paths"}
 
 
 def funnel_rows(
-    run: RunDirectory, known: Sealed, flow: Flow, stages: list[dict[str, Any]]
+    run: RunDirectory, finished: Sealed, flow: Flow, stages: list[dict[str, Any]]
 ) -> list[dict[str, Any]]:
     """Return a row for every source and every stage: what came in and went out, by source.
 
     Args:
-        known: finished phases, or what the first one has done so far.
+        finished: finished phases, or what the first one has done so far.
         stages: which say how far they are.
     """
     states = {(stage["kind"] == "source", stage["label"]): stage["state"] for stage in stages}
     rows = []
-    for row in funnel(run, known):
+    for row in funnel(run, finished):
         label = row.name if row.is_source else row.stage
         state = states[row.is_source, label]
         before, after = (
@@ -333,9 +334,9 @@ def funnel_rows(
             for sides in (flow.before(label), flow.after(label))
         )
         sources = {
-            name: {"in": one, "out": after[name]}
-            for name, one in before.items()
-            if one.documents is not None or state == "done"
+            name: {"in": volume, "out": after[name]}
+            for name, volume in before.items()
+            if volume.documents is not None or state == "done"
         }
         rows.append(
             {
@@ -351,7 +352,7 @@ def drops(flow: Flow, counts: ProfileTotals, stages: list[dict[str, Any]]) -> li
     """Return what every rule dropped of every source, in plan order, most documents first."""
     kinds = {stage["label"]: stage["kind"] for stage in stages}
     rows = []
-    for (action, label, rule, source), documents in flow.counted.items():
+    for (action, label, rule, source), documents in flow.ledger.items():
         if action == "drop" and label in kinds:
             group, is_source = Group(label, rule, "drop", source), kinds[label] == "source"
             size, how = _dropped_bytes(flow, counts, group, documents, counts_nothing=is_source)
@@ -374,8 +375,8 @@ def _dropped_bytes(
 ) -> tuple[int | None, How]:
     """Return the bytes of dropped documents: as counted, as what is missing, or by mean size."""
     rows = counts.rows(group.stage, "dropped")
-    mine = [r for r in rows if (r["field"], r["source"]) == (group.rule, group.source)]
-    num, size = (sum(row[name] for row in mine) for name in ("documents", "text_bytes"))
+    group_rows = [r for r in rows if (r["field"], r["source"]) == (group.rule, group.source)]
+    num, size = (sum(row[name] for row in group_rows) for name in ("documents", "text_bytes"))
     if counts.is_whole and counts.has(group.stage):
         return size, "exact"
     if counts_nothing:
@@ -384,9 +385,9 @@ def _dropped_bytes(
         return round(size * documents / num), "estimated"
     before = flow.before(group.stage)[group.source]
     after = flow.after(group.stage)[group.source]
-    others = [key for key in flow.counted if (key[1], key[3]) == (group.stage, group.source)]
+    same_group = [key for key in flow.ledger if (key[1], key[3]) == (group.stage, group.source)]
     is_exact = before.text_bytes_how == after.text_bytes_how == "exact"
-    if len(others) == 1 and is_exact and before.documents == (after.documents or 0) + documents:
+    if len(same_group) == 1 and is_exact and before.documents == (after.documents or 0) + documents:
         return (before.text_bytes or 0) - (after.text_bytes or 0), "exact"
     if before.text_bytes is None or not before.documents:
         return None, "unknown"
@@ -397,7 +398,7 @@ def changes(flow: Flow, scan: Scan, stages: list[dict[str, Any]]) -> list[dict[s
     """Return what was cut and replaced; spans are estimates where not all of the ledger is read."""
     labels = {stage["label"] for stage in stages}
     rows = []
-    for (action, label, rule, source), documents in flow.counted.items():
+    for (action, label, rule, source), documents in flow.ledger.items():
         if action == "drop" or label not in labels:
             continue
         tally = scan.tallies.get(Group(label, rule, action, source), SpanTally())
@@ -422,15 +423,15 @@ def _scaled(tally: SpanTally, documents: int) -> tuple[int | None, int | None, H
 
 def changed_documents(flow: Flow, counts: ProfileTotals) -> int | None:
     """Return how often a stage changed a document; None where nobody has counted that."""
-    labels = {label for action, label, *_ in flow.counted if action != "drop"}
+    labels = {label for action, label, *_ in flow.ledger if action != "drop"}
     num = 0
     for label in flow.labels:
         if counts.has(label):
-            num += sum(one.documents for one in counts.by_source(label, "rewritten").values())
+            num += sum(row.documents for row in counts.by_source(label, "rewritten").values())
         elif label in labels:
-            mine = [(key, value) for key, value in flow.counted.items() if key[1] == label]
-            rules = {key[2] for key, _ in mine if key[0] != "drop"}
+            label_counts = [(key, value) for key, value in flow.ledger.items() if key[1] == label]
+            rules = {key[2] for key, _ in label_counts if key[0] != "drop"}
             if len(rules) > 1:
                 return None
-            num += sum(value for key, value in mine if key[0] != "drop")
+            num += sum(value for key, value in label_counts if key[0] != "drop")
     return num if counts.is_whole or not labels else None

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from corpuskit.engine.records import rule_of
 from corpuskit.formats.batch import numbers, split_key
 from corpuskit.formats.ledger import SCHEMA, sampled
-from corpuskit.inspect.archive import opened
+from corpuskit.inspect.archive import open_part
 from corpuskit.inspect.counts import Sampled
 
 if TYPE_CHECKING:
@@ -106,21 +106,21 @@ def scan_ledger(
     rows: list[LedgerRow] = []
     num_read = 0
     parts = [(phase, seal, part) for phase, seal in finished for part in seal.by_role("ledger")]
-    chosen = _chosen(run, parts, max_rows)
-    step = max(-(-sum(part.rows for _, _, part in chosen) // max_rows), 1)
+    sampled = _parts_to_read(run, parts, max_rows)
+    step = max(-(-sum(part.rows for _, _, part in sampled) // max_rows), 1)
     by_phase: defaultdict[int, list[Part]] = defaultdict(list)
     phases = {phase.index: phase for phase, *_ in parts}
-    for phase, _, part in chosen:
+    for phase, _, part in sampled:
         by_phase[phase.index].append(part)
-    for index, mine in sorted(by_phase.items()):
+    for index, phase_parts in sorted(by_phase.items()):
         best: defaultdict[Group, list[RowLocation]] = defaultdict(list)
-        for part in mine:
+        for part in phase_parts:
             try:
-                seen = list(_look(run, part, step, num, seed))
+                groups = list(_look(run, part, step, num, seed))
             except FileNotFoundError:  # a run that goes on has replaced it
                 continue
             num_read += 1
-            for group, tally, places in seen:
+            for group, tally, places in groups:
                 total = tallies[group]
                 total.rows += tally.rows
                 total.spans += tally.spans
@@ -132,7 +132,7 @@ def scan_ledger(
     return Scan(dict(tallies), tuple(rows), None if is_all else Sampled(num_read, len(parts)))
 
 
-def _chosen(
+def _parts_to_read(
     run: RunDirectory, parts: Sequence[tuple[Phase, Seal, Part]], max_rows: int
 ) -> list[tuple[Phase, Seal, Part]]:
     """Return the parts to read: the same share of each phase and source, chosen evenly."""
@@ -140,9 +140,9 @@ def _chosen(
     step = max(-(-len(parts) // MAX_PARTS), -(-rows // max_rows), 1)
     sources = {file.ordinal: file.source for file in run.inputs.files}
     groups: defaultdict[tuple[int, str], list[tuple[Phase, Seal, Part]]] = defaultdict(list)
-    for one in parts:
-        groups[one[0].index, sources.get(split_key(one[2].first)[0], "")].append(one)
-    return [one for mine in groups.values() for one in mine[::step]]
+    for entry in parts:
+        groups[entry[0].index, sources.get(split_key(entry[2].first)[0], "")].append(entry)
+    return [entry for group in groups.values() for entry in group[::step]]
 
 
 def _look(
@@ -150,11 +150,11 @@ def _look(
 ) -> Iterator[tuple[Group, SpanTally, list[RowLocation]]]:
     """Yield what some row groups of a part hold, group by group."""
     settings = run.plan.settings
-    with opened(run.at(part)) as file:
+    with open_part(run.at(part)) as file:
         for number in range(0, file.num_row_groups, step):
             table = file.read_row_group(number, columns=_COLUMNS, use_threads=False)
             keys = numbers(table.column("doc_key"))
-            groups, codes = _grouped(table)
+            groups, codes = _group_rows(table)
             counts, sizes = _spans(table.column("spans").combine_chunks())
             marks = _marks(keys, seed)
             if not settings.ledger.keep_text:
@@ -162,36 +162,36 @@ def _look(
             order = np.lexsort((marks, codes))
             starts = np.searchsorted(codes[order], np.arange(len(groups) + 1))
             for place, group in enumerate(groups):
-                mine = order[starts[place] : starts[place + 1]]
-                tally = SpanTally(len(mine), int(counts[mine].sum()), int(sizes[mine].sum()))
+                rows = order[starts[place] : starts[place + 1]]
+                tally = SpanTally(len(rows), int(counts[rows].sum()), int(sizes[rows].sum()))
                 locations = [
                     RowLocation(int(marks[row]), int(keys[row]), part, number, int(row))
-                    for row in mine[:num].tolist()
+                    for row in rows[:num].tolist()
                 ]
                 yield group, tally, locations
 
 
-def _grouped(table: pa.Table) -> tuple[list[Group], NDArray[np.int64]]:
+def _group_rows(table: pa.Table) -> tuple[list[Group], NDArray[np.int64]]:
     """Return the groups of a table, and which of them each row is of."""
     codes = np.zeros(table.num_rows, np.int64)
     values: list[list[str]] = []
     for name in ("stage", "rule", "action", "source"):
         column = table.column(name).combine_chunks().dictionary_encode()
-        known = [str(value) for value in column.dictionary.to_pylist()]
+        labels = [str(value) for value in column.dictionary.to_pylist()]
         places = numbers(column.indices).astype(np.int64)
         if name == "rule":
-            short = [rule_of(value) for value in known]
-            known = sorted(set(short))
-            places = np.array([known.index(value) for value in short], np.int64)[places]
-        codes = codes * max(len(known), 1) + places
-        values.append(known)
+            short = [rule_of(value) for value in labels]
+            labels = sorted(set(short))
+            places = np.array([labels.index(value) for value in short], np.int64)[places]
+        codes = codes * max(len(labels), 1) + places
+        values.append(labels)
     present, inverse = np.unique(codes, return_inverse=True)
     groups = []
     for code in present.tolist():
         names: list[str] = []
-        for known in reversed(values):
-            code, place = divmod(code, max(len(known), 1))
-            names.append(known[place])
+        for labels in reversed(values):
+            code, place = divmod(code, max(len(labels), 1))
+            names.append(labels[place])
         groups.append(Group(*reversed(names)))
     return groups, inverse
 
@@ -218,37 +218,37 @@ def _read_rows(
     run: RunDirectory, phase: Phase, best: dict[Group, list[RowLocation]]
 ) -> Iterator[LedgerRow]:
     """Yield the chosen rows with all their columns; each row group is read once."""
-    wanted: defaultdict[tuple[str, int], dict[int, RowLocation]] = defaultdict(dict)
+    rows_of: defaultdict[tuple[str, int], dict[int, RowLocation]] = defaultdict(dict)
     order: dict[tuple[str, int, int], Group] = {}
     for group, places in best.items():
         for place in places:
-            wanted[place.part.path, place.group][place.row] = place
+            rows_of[place.part.path, place.group][place.row] = place
             order[place.part.path, place.group, place.row] = group
     by_group: defaultdict[Group, list[tuple[int, LedgerRow]]] = defaultdict(list)
-    for (path, number), rows in sorted(wanted.items(), key=lambda one: one[0]):
+    for (path, number), rows in sorted(rows_of.items(), key=lambda ledger_row: ledger_row[0]):
         for row, values in _values(run, path, number, sorted(rows)):
             group = order[path, number, row]
-            one = _row(phase, rows[row].part, group, values)
-            by_group[group].append((rows[row].mark, one))
+            ledger_row = _row(phase, rows[row].part, group, values)
+            by_group[group].append((rows[row].mark, ledger_row))
     for group in best:
-        for _, one in sorted(by_group[group], key=lambda pair: (pair[0], pair[1].key)):
-            yield one
+        for _, ledger_row in sorted(by_group[group], key=lambda pair: (pair[0], pair[1].key)):
+            yield ledger_row
 
 
 def _values(
     run: RunDirectory, path: str, number: int, rows: Sequence[int]
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield rows of a row group, which are ascending; little of it is in memory at a time."""
-    wanted = np.array(rows, np.int64)
+    numbers = np.array(rows, np.int64)
     begin = 0
-    with opened(run.store.at(path)) as file:
+    with open_part(run.store.at(path)) as file:
         for batch in file.iter_batches(
             batch_size=_STEP_ROWS, row_groups=[number], columns=SCHEMA.names, use_threads=False
         ):
-            low, high = np.searchsorted(wanted, [begin, begin + len(batch)])
-            mine = wanted[low:high] - begin
-            chosen = batch.take(pa.array(mine)).to_pylist()
-            yield from zip((begin + mine).tolist(), chosen, strict=True)
+            low, high = np.searchsorted(numbers, [begin, begin + len(batch)])
+            offsets = numbers[low:high] - begin
+            batch_rows = batch.take(pa.array(offsets)).to_pylist()
+            yield from zip((begin + offsets).tolist(), batch_rows, strict=True)
             begin += len(batch)
             if begin > rows[-1]:
                 return

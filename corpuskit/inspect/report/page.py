@@ -62,7 +62,7 @@ def render(facts: Mapping[str, Any], training_html: str = "") -> str:
             "directory": text(run["directory"]),
             "state": state,
             "sentence": text(run["sentence"] or state),
-            "failures": "".join(map(_failure, _grouped(facts["failures"])[:MOST_FAILURES])),
+            "failures": "".join(map(_failure, _group_failures(facts["failures"])[:MOST_FAILURES])),
             "training": training,
             "training_link": '<a href="#training">Training</a>' if training else "",
             "version": text(facts["made"]["corpuskit"]),
@@ -88,8 +88,8 @@ def to_json(value: object) -> str:
     Raises:
         ValueError: a number is not finite.
     """
-    written = json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
-    return _UNSAFE.sub(lambda match: f"\\u{ord(match[0]):04x}", written)
+    content = json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    return _UNSAFE.sub(lambda match: f"\\u{ord(match[0]):04x}", content)
 
 
 def read_web(name: str) -> str:
@@ -128,7 +128,7 @@ def _training(html: str) -> str:
     return f'<section id="training"><h2>Training</h2>\n{html}</section>\n'
 
 
-def _grouped(failures: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def _group_failures(failures: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return one failure for each error of a phase; `more` is how many others are like it."""
     groups: dict[tuple[str, str], dict[str, Any]] = {}
     for failure in failures:
@@ -140,16 +140,16 @@ def _grouped(failures: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _failure(failure: Mapping[str, Any]) -> str:
-    where = ", ".join(
+    place = ", ".join(
         str(failure[key]) for key in ("phase", "units", "host", "at") if failure.get(key)
     )
     if failure["more"]:
-        where += f", and {failure['more']:,} more tasks with the same error"
+        place += f", and {failure['more']:,} more tasks with the same error"
     log = (
         f'<p class="note">Log: <bdi>{text(failure["log"])}</bdi></p>' if failure.get("log") else ""
     )
     lines = "\n".join(text(line) for line in str(failure["error"]).split("\n"))
-    return f'<div class="failure"><b>{text(where)}</b><pre dir="auto">{lines}</pre>{log}</div>\n'
+    return f'<div class="failure"><b>{text(place)}</b><pre dir="auto">{lines}</pre>{log}</div>\n'
 
 
 def html_table(
@@ -210,7 +210,7 @@ def find_trainings(directory: str) -> list[str]:
             try:
                 trained_on = read_training(str(folder)).data
             except CorpuskitError:
-                continue  # unfinished or damaged, and nobody asked for it
+                continue  # unfinished or damaged, and not asked for by name
             if Path(trained_on).name == run.name:
                 trainings.append((metrics.stat().st_mtime, os.path.relpath(folder)))
     return [name for _, name in sorted(trainings)[-MOST_TRAININGS:]]

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from corpuskit.errors import DataError
 from corpuskit.formats.batch import numbers
 from corpuskit.formats.ledger import SAMPLE_BYTES
-from corpuskit.inspect.archive import column_of, kept_shards, opened, texts_seen
+from corpuskit.inspect.archive import column_of, kept_shards, open_part, texts_seen
 from corpuskit.inspect.report.excerpts import masked, segments, shortened
 from corpuskit.inspect.samples import jaccard
 
@@ -76,16 +76,16 @@ def shown_samples(
     Args:
         num: of each stage, rule, action and source, and of the kept documents of each source.
     """
-    drafts = [*_of_ledger(run, scan, clusters), *_of_kept(run, finished, num, seed)]
+    drafts = [*_ledger_drafts(run, scan, clusters), *_of_kept(run, finished, num, seed)]
     drafts = _without_silent(drafts)
     order = _in_turns(drafts)
     has_mask = not run.plan.settings.ledger.keep_text
-    chosen = [drafts[place] for place in order]
-    limit, num_shown = _limit(chosen, budget_bytes)
-    chosen = chosen[:num_shown]
+    drafted = [drafts[place] for place in order]
+    limit, num_shown = _limit(drafted, budget_bytes)
+    drafted = drafted[:num_shown]
     if has_mask:
-        _mask(chosen)
-    items = [_cut(draft, limit) for draft in chosen]
+        _mask(drafted)
+    items = [_cut(draft, limit) for draft in drafted]
     back = sorted(range(len(items)), key=lambda place: order[place])
     texts = [item["text"] for item in items]
     texts += [item["survivor"]["text"] for item in items if item["survivor"]]
@@ -96,26 +96,27 @@ def shown_samples(
     }  # fmt: skip
 
 
-def _of_ledger(
+def _ledger_drafts(
     run: RunDirectory, scan: Scan, clusters: Sequence[Duplicates]
 ) -> Iterable[_SampleDraft]:
     texts = _texts(run, scan.rows)
     survivors = {cluster.stage: cluster.survivors for cluster in clusters}
-    others = _survivor_texts(run, scan.rows, survivors)
+    kept_texts = _survivor_texts(run, scan.rows, survivors)
     keeps_text = run.plan.settings.ledger.keep_text
     for row in scan.rows:
-        seen = texts.get((row.phase.index, row.group.stage, row.key))
-        is_ledger = seen is None
-        text = row.text if seen is None else seen
+        replayed = texts.get((row.phase.index, row.group.stage, row.key))
+        is_ledger = replayed is None
+        text = row.text if replayed is None else replayed
         spans = row.spans
         if is_ledger and text is not None and not keeps_text and _has_moved(text, spans):
             spans = ()
         kind = cast("Kind", row.group.action)
-        other = others.get((row.group.stage, survivors.get(row.group.stage, {}).get(row.key, -1)))
+        stage = row.group.stage
+        kept_text = kept_texts.get((stage, survivors.get(stage, {}).get(row.key, -1)))
         yield _SampleDraft(
-            _sample(run, row, text, other),
+            _sample(run, row, text, kept_text),
             None if text is None else segments(text, spans, kind),
-            None if other is None else segments(other, (), ""),
+            None if kept_text is None else segments(kept_text, (), ""),
             masks=not is_ledger,
         )
 
@@ -130,14 +131,14 @@ def _has_moved(text: str, spans: Sequence[tuple[int, int]]) -> bool:
 
 
 def _sample(
-    run: RunDirectory, row: LedgerRow, text: str | None, other: str | None
+    run: RunDirectory, row: LedgerRow, text: str | None, survivor_text: str | None
 ) -> dict[str, Any]:
     survivor: dict[str, Any] | None = None
     if row.survivor_id is not None:
         survivor = {"id": row.survivor_id, "text": None, "jaccard": None}
-        if text is not None and other is not None:
+        if text is not None and survivor_text is not None:
             stage = run.plan.step(row.group.stage).stage
-            survivor["jaccard"] = jaccard(text, other, stage)
+            survivor["jaccard"] = jaccard(text, survivor_text, stage)
     return {
         "action": row.group.action, "stage": row.group.stage, "rule": row.group.rule,
         "reason": row.reason if row.reason != row.group.rule else None,
@@ -152,23 +153,23 @@ def _texts(run: RunDirectory, rows: Sequence[LedgerRow]) -> dict[tuple[int, str,
 
     Texts that the ledger has are enough, unless spans are to be marked in them.
     """
-    wanted: defaultdict[tuple[int, str], dict[int, int]] = defaultdict(dict)
+    units_of: defaultdict[tuple[int, str], dict[int, int]] = defaultdict(dict)
     phases = {}
     seen_of: defaultdict[tuple[int, Group], int] = defaultdict(int)
     for row in rows:
         seen_of[row.phase.index, row.group] += 1
         is_first = seen_of[row.phase.index, row.group] <= EFFORT
         if is_first and (row.text is None or row.spans):
-            wanted[row.phase.index, row.group.stage][row.key] = row.unit
+            units_of[row.phase.index, row.group.stage][row.key] = row.unit
             phases[row.phase.index] = row.phase
     size = sum(file.size_bytes for file in run.inputs.files)
     texts: dict[tuple[int, str, int], str] = {}
-    for (index, stage), units in wanted.items():
-        with contextlib.suppress(DataError, OSError):  # somebody has deleted `work/`
-            seen = texts_seen(
+    for (index, stage), units in units_of.items():
+        with contextlib.suppress(DataError, OSError):  # `work/` was deleted
+            replayed = texts_seen(
                 run, phases[index], stage, units, read_inputs=size <= SMALL_INPUT_BYTES
             ).texts
-            texts |= {(index, stage, key): text.text for key, text in seen.items()}
+            texts |= {(index, stage, key): text.text for key, text in replayed.items()}
     return texts
 
 
@@ -176,41 +177,41 @@ def _survivor_texts(
     run: RunDirectory, rows: Sequence[LedgerRow], survivors: Mapping[str, Mapping[int, int]]
 ) -> dict[tuple[str, int], str]:
     """Return (stage, key) -> text of documents that were kept instead of others."""
-    wanted: defaultdict[str, set[int]] = defaultdict(set)
-    seen_of: defaultdict[Group, int] = defaultdict(int)
+    keys_of: defaultdict[str, set[int]] = defaultdict(set)
+    num_of: defaultdict[Group, int] = defaultdict(int)
     phases = {}
     for row in rows:
         key = survivors.get(row.group.stage, {}).get(row.key, -1)
-        seen_of[row.group] += 1
-        if row.survivor_id is not None and key >= 0 and seen_of[row.group] <= EFFORT:
-            wanted[row.group.stage].add(key)
+        num_of[row.group] += 1
+        if row.survivor_id is not None and key >= 0 and num_of[row.group] <= EFFORT:
+            keys_of[row.group.stage].add(key)
             phases[row.group.stage] = row.phase
     return {
         (stage, key): text
-        for stage, keys in wanted.items()
+        for stage, keys in keys_of.items()
         for key, text in column_of(run, phases[stage], sorted(keys), "text").items()
     }
 
 
 def _of_kept(run: RunDirectory, finished: Sealed, num: int, seed: int) -> Iterable[_SampleDraft]:
-    for one in kept_documents(run, finished, num, seed):
+    for row in kept_documents(run, finished, num, seed):
         sample = {
             **dict.fromkeys(("stage", "rule", "reason", "value", "threshold", "text", "survivor")),
-            "action": "keep", "source": one["source"], "key": str(one["key"]), "id": one["id"],
-            "url": one["origin"]["url"], "num_spans": 0,
+            "action": "keep", "source": row["source"], "key": str(row["key"]), "id": row["id"],
+            "url": row["origin"]["url"], "num_spans": 0,
         }  # fmt: skip
-        yield _SampleDraft(sample, segments(one["text"], (), ""))
+        yield _SampleDraft(sample, segments(row["text"], (), ""))
 
 
 def _without_silent(drafts: Sequence[_SampleDraft]) -> list[_SampleDraft]:
     """Return samples with a text, and one of each group that has none with a text."""
-    heard = {_group(draft) for draft in drafts if draft.text is not None}
-    chosen = []
+    groups = {_group(draft) for draft in drafts if draft.text is not None}
+    kept_drafts = []
     for draft in drafts:
-        if draft.text is not None or _group(draft) not in heard:
-            chosen.append(draft)
-            heard.add(_group(draft))
-    return chosen
+        if draft.text is not None or _group(draft) not in groups:
+            kept_drafts.append(draft)
+            groups.add(_group(draft))
+    return kept_drafts
 
 
 def _group(draft: _SampleDraft) -> tuple[Any, ...]:
@@ -219,11 +220,11 @@ def _group(draft: _SampleDraft) -> tuple[Any, ...]:
 
 def _in_turns(drafts: Sequence[_SampleDraft]) -> list[int]:
     """Return places in an order that takes one of each stage, rule, action and source in turn."""
-    seen: defaultdict[tuple[Any, ...], int] = defaultdict(int)
+    counts: defaultdict[tuple[Any, ...], int] = defaultdict(int)
     turns = []
     for place, draft in enumerate(drafts):
-        turns.append((seen[_group(draft)], place))
-        seen[_group(draft)] += 1
+        turns.append((counts[_group(draft)], place))
+        counts[_group(draft)] += 1
     return [place for _, place in sorted(turns)]
 
 
@@ -255,7 +256,7 @@ def _mask(drafts: Sequence[_SampleDraft]) -> None:
     texts += [(d, "survivor", d.survivor) for d in drafts if d.survivor is not None]
     if not texts:
         return
-    for (draft, name, _), safe in zip(texts, masked(one for *_, one in texts), strict=True):
+    for (draft, name, _), safe in zip(texts, masked(text for *_, text in texts), strict=True):
         setattr(draft, name, safe)
 
 
@@ -292,31 +293,31 @@ def kept_documents(
     rng = np.random.default_rng(seed)
     documents: list[dict[str, Any]] = []
     for _, parts in sorted(by_source.items()):
-        chosen = parts[:: max(-(-len(parts) // PARTS_PER_SOURCE), 1)]
-        each = max(-(-num // len(chosen)), 1)
-        some: list[dict[str, Any]] = []
-        for part in chosen:
+        sampled = parts[:: max(-(-len(parts) // PARTS_PER_SOURCE), 1)]
+        per_part = max(-(-num // len(sampled)), 1)
+        rows: list[dict[str, Any]] = []
+        for part in sampled:
             with contextlib.suppress(FileNotFoundError):  # a run that goes on has replaced it
-                some += _of_part(shards, part, each, rng)
-        documents += some[:num]
+                rows += _part_documents(shards, part, per_part, rng)
+        documents += rows[:num]
     return documents
 
 
-def _of_part(
+def _part_documents(
     shards: Shards, part: Part, num: int, rng: np.random.Generator
 ) -> list[dict[str, Any]]:
-    with opened(shards.run.at(part)) as file:
+    with open_part(shards.run.at(part)) as file:
         group = int(rng.integers(file.num_row_groups))
         keys = numbers(file.read_row_group(group, columns=["key"], use_threads=False).column("key"))
     # Row groups of a shard have disjoint keys, so these are those of the group that are kept.
-    there = [numbers(batch.column("key")) for batch in shards.read(part, ["key"], keys)]
-    alive = keys[np.isin(keys, np.concatenate([keys[:0], *there]))]
-    if len(alive) == 0:
+    kept_keys = [numbers(batch.column("key")) for batch in shards.read(part, ["key"], keys)]
+    alive_keys = keys[np.isin(keys, np.concatenate([keys[:0], *kept_keys]))]
+    if len(alive_keys) == 0:
         return []
-    wanted = np.sort(rng.choice(alive, min(num, len(alive)), replace=False))
+    drawn_keys = np.sort(rng.choice(alive_keys, min(num, len(alive_keys)), replace=False))
     columns = ["key", "id", "source", "origin", "text"]
     return [
         row
-        for batch in shards.read(part, columns, wanted)
-        for row in batch.filter(pc.is_in(batch.column("key"), pa.array(wanted))).to_pylist()
+        for batch in shards.read(part, columns, drawn_keys)
+        for row in batch.filter(pc.is_in(batch.column("key"), pa.array(drawn_keys))).to_pylist()
     ]

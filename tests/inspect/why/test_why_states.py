@@ -138,7 +138,7 @@ def test_a_last_line_that_is_still_being_written_is_none(whys, tmp_path):
     train(tmp_path / "t", whys.out, 2, 9, 5)
     with (tmp_path / "t" / "metrics.jsonl").open("a") as file:
         file.write('{"step": 5, "lo')
-    assert read_training(str(tmp_path / "t")).done == 5
+    assert read_training(str(tmp_path / "t")).num_done == 5
 
 
 def test_a_document_that_was_taken_down_says_so(whys, copy):
