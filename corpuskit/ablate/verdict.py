@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from numpy.typing import NDArray
 
@@ -149,8 +149,8 @@ def _difference(
         counts = range(len(seeds) + 1, MOST_SEEDS + 1)
         num_seeds = counts[bisect.bisect(counts, -abs(mean), key=lambda num: -reach(num))]
     if half >= abs(mean) > reach(len(seeds), MOST_TOKENS):
-        steps = MOST_TOKENS ** (np.arange(1, 33) / 32)
-        times = float(steps[np.array([reach(len(seeds), k) for k in steps]) < abs(mean)].min())
+        steps = (MOST_TOKENS ** (np.arange(1, 33) / 32)).tolist()
+        times = steps[bisect.bisect(steps, -abs(mean), key=lambda k: -reach(len(seeds), k))]
     low, high = mean - half, mean + half
     return Difference(
         mean, tuple(seeds.tolist()), seed_variance, unit_variance, low, high, num_seeds, times
@@ -158,21 +158,27 @@ def _difference(
 
 
 def student_tail(t: float, freedom: float) -> float:
-    """Return the probability that Student's t is beyond +-t.
+    """Return the probability that Student's t is beyond +-t."""
+    mass = _mass(freedom)
+    return mass(t) / mass(0.0)
+
+
+def _mass(freedom: float) -> Callable[[float], float]:
+    """Return a function of t: the mass of Student's distribution beyond it, up to a factor.
 
     With t = sqrt(freedom) * tan(a), the density is cos(a) ** (freedom - 1): integrated from the
-    angle of t, and from 0, to pi / 2, by Gauss and Legendre. Good to 1e-9 for 1 to 1e6 degrees.
+    angle of t to pi / 2, by Gauss and Legendre. Good to 1e-9 for 1 to 1e6 degrees.
     """
     points, weights = _legendre()
-
-    def integral(low: float, high: float) -> float:
-        angles = low + (high - low) / 2 * (points + 1)
-        return float((weights * np.cos(angles) ** (freedom - 1)).sum() * (high - low) / 2)
-
     # The mass is within a few 1 / sqrt(freedom) of 0: cut there, so that the points see it.
     edge = min(math.pi / 2, 40 / math.sqrt(freedom))
-    angle = min(math.atan(t / math.sqrt(freedom)), edge)
-    return integral(angle, edge) / integral(0.0, edge)
+
+    def mass(t: float) -> float:
+        low = min(math.atan(t / math.sqrt(freedom)), edge)
+        angles = low + (edge - low) / 2 * (points + 1)
+        return float((weights * np.cos(angles) ** (freedom - 1)).sum() * (edge - low) / 2)
+
+    return mass
 
 
 def mean_interval(values: NDArray[np.float64], confidence: float) -> tuple[float, float, float]:
@@ -185,13 +191,16 @@ def mean_interval(values: NDArray[np.float64], confidence: float) -> tuple[float
 @functools.cache
 def student_quantile(error: float, freedom: float) -> float:
     """Return the t beyond which, on both sides, Student's distribution has the mass `error`."""
-    low, high = 0.0, 1.0
-    while student_tail(high, freedom) > error:
-        high *= 2
-    for _ in range(40):
-        middle = (low + high) / 2
-        low, high = (middle, high) if student_tail(middle, freedom) > error else (low, middle)
-    return high
+    mass, t = _mass(freedom), 0.0
+    wanted = error * mass(0.0)
+    # The mass falls, and ever less: Newton's steps from 0 stay below the answer, and end there.
+    for _ in range(100):
+        density = (1 + t * t / freedom) ** (-(freedom + 1) / 2) / math.sqrt(freedom)
+        step = (mass(t) - wanted) / density
+        t += step
+        if step <= 1e-12 * t:
+            break
+    return t
 
 
 @functools.cache

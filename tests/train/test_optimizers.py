@@ -138,7 +138,7 @@ def rounded(values: np.ndarray, is_signed: bool) -> np.ndarray:
     blocks = values.reshape(-1, 256)
     scale = np.abs(blocks).max(1, keepdims=True)
     known = np.array(dynamic_values(is_signed), np.float32).astype(np.float64)
-    places = np.abs((blocks / scale)[..., None] - known).argmin(-1)
+    places = np.searchsorted((known[1:] + known[:-1]) / 2, blocks / scale)
     return (known[places] * scale).reshape(values.shape)
 
 
