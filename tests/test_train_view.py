@@ -8,16 +8,23 @@ import os
 import pty
 import re
 import signal
-import subprocess
-import sys
+import time
 from datetime import datetime
+from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from corpuskit.cli._train_view import BLOCKS, KEPT_LOSSES, LineView, TrainingScreen, sparkline
+from corpuskit.cli._train_view import (
+    BLOCKS,
+    KEPT_LOSSES,
+    LineView,
+    TrainingScreen,
+    observer,
+    sparkline,
+)
 from corpuskit.train.metrics import (
     EvaluationMetrics,
     Event,
@@ -27,6 +34,10 @@ from corpuskit.train.metrics import (
     StepMetrics,
     TrainResult,
 )
+from corpuskit.train.settings import TrainSettings
+from corpuskit.train.watch import StopSignals
+from tests.patience import HANG_SECONDS
+from tests.train.conftest import server
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -155,51 +166,45 @@ def test_a_pipe_gets_a_line_per_step_and_the_mixture_once(
     assert not any("\x1b" in line for line in lines)
 
 
-TRAINING = """
-import sys, time
-from corpuskit.cli._train_view import observer
-from corpuskit.train.watch import StopSignals
-from corpuskit.train.settings import TrainSettings
-
-settings = TrainSettings(name="demo", data="d", output="o", batch={"global_rows": 1})
-with observer(settings) as observe:
-    if sys.argv[1] == "late":
+def training(terminal: Connection, environment: dict[str, str], when: str, times: str) -> None:
+    """Train for no steps on a terminal."""
+    for handle in range(3):
+        os.dup2(terminal.fileno(), handle)
+    os.environ.update(environment)
+    settings = TrainSettings(name="demo", data="d", output="o", batch={"global_rows": 1})  # type: ignore[arg-type]
+    with observer(settings):
+        if when == "early":
+            os.write(1, b"ready\n")
+            time.sleep(HANG_SECONDS)
         with StopSignals() as stop:
-            print("ready", flush=True)
-            deadline = time.monotonic() + 600
-            while not stop.received and time.monotonic() < deadline:
+            os.write(1, b"ready\n")
+            while not stop.received:
                 time.sleep(0.01)
-            print("got", stop.received, flush=True)
-            if sys.argv[2] == "twice":
+            os.write(1, f"got {stop.received}\n".encode())
+            if times == "twice":
                 time.sleep(1.1)
-                print("still here", flush=True)
-                time.sleep(20)
-    else:
-        print("ready", flush=True)
-        time.sleep(20)
-"""
+                os.write(1, b"still here\n")
+                time.sleep(HANG_SECONDS)
 
 
-def interrupt(*arguments: str, **environment: str) -> tuple[int, str]:
+def interrupt(when: str, times: str = "once", **environment: str) -> tuple[int | None, str]:
     """Run a training of no steps on a terminal and press Ctrl-C; return exit code and screen."""
     leader, follower = pty.openpty()
-    environment = {"TERM": "xterm", "PYTHONPATH": os.pathsep.join(sys.path)} | environment
-    run = subprocess.Popen(
-        [sys.executable, "-c", TRAINING, *arguments],
-        stdin=follower, stdout=follower, stderr=follower, env=os.environ | environment,
-    )  # fmt: skip
-    os.close(follower)
+    with Connection(follower) as terminal:  # multiprocessing hands on what it knows
+        given = (terminal, {"TERM": "xterm"} | environment, when, times)
+        run = server().Process(target=training, args=given)
+        run.start()
     screen = b""
     for word in (b"ready", b"still here"):
         while word not in screen and (read := _read(leader)):
             screen += read
         if word in screen:
-            run.send_signal(signal.SIGINT)
+            os.kill(run.pid or 0, signal.SIGINT)
     while read := _read(leader):
         screen += read
-    code = run.wait(30)
+    run.join(HANG_SECONDS)
     os.close(leader)
-    return code, screen.decode()
+    return run.exitcode, screen.decode()
 
 
 def _read(leader: int) -> bytes:

@@ -11,6 +11,7 @@ import multiprocessing
 import os
 import shutil
 import signal
+import sys
 import tempfile
 import time
 import traceback
@@ -36,6 +37,7 @@ from tests.patience import HANG_SECONDS
 if TYPE_CHECKING:
     from collections.abc import Callable
     from multiprocessing.connection import Connection
+    from multiprocessing.context import ForkServerContext
 
 torch.set_num_threads(1)
 
@@ -193,13 +195,23 @@ def run_ranks(start_ranks: Callable[..., Ranks]) -> Callable[..., list[Any]]:
     return lambda *args, **options: start_ranks(*args, **options).answers()
 
 
+def server() -> ForkServerContext:
+    """Return what starts processes that have imported torch and the tests of training.
+
+    They are forks of a server: a process of its own would import for 4 CPU seconds, and with peft
+    and transformers for 7. The test process itself does not fork, because its threads may hold
+    locks at that moment: such a rank once waited for 1,500 s.
+    """
+    context = multiprocessing.get_context("forkserver")
+    tests = (name for name in sys.modules if name.startswith("tests.train."))
+    context.set_forkserver_preload(["corpuskit.train.loop", *tests])
+    return context
+
+
 class Ranks:
     """Processes at work on one function, by default the ranks of a gloo group.
 
-    A server that has imported torch forks them: a spawned rank would import it for 3 s. The test
-    process itself does not fork, because its threads may hold locks at that moment: such a rank
-    once waited for 1,500 s. No rank shuts its interpreter down in the ordinary way: gloo's threads
-    abort some that do.
+    No rank shuts its interpreter down in the ordinary way: gloo's threads abort some that do.
     """
 
     def __init__(
@@ -207,8 +219,7 @@ class Ranks:
     ) -> None:
         folder = self._folder = Path(tempfile.mkdtemp())
         weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["corpuskit.train.loop", "tests.train.conftest"])
+        context = server()
         meeting = folder / "meeting" if has_group else None
         environ = dict(os.environ)  # of this test, not of the one that started the server
         self.processes = []

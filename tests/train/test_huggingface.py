@@ -51,6 +51,7 @@ from corpuskit.train.optim import build_optimizer
 from corpuskit.train.parallel import build_model, join
 from corpuskit.train.record import CheckpointRecord
 from corpuskit.train.settings import ExpertShape, ModelShape, RopeScaling, TrainSettings
+from tests.conftest import ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -185,31 +186,32 @@ import itertools, json, re, sys, torch
 from safetensors.torch import load_file
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
-checkpoint, whole, exported, table, layers, experts = sys.argv[1:]
-dcp_to_torch_save(checkpoint, whole)
-model = torch.load(whole, weights_only=True)["model"]
-there, compared = load_file(exported), set()
-for pair in json.loads(table):
-    numbers = itertools.product(range(int(layers)), range(int(experts)))
-    for layer, expert in numbers:
-        ours, theirs = (re.sub(r"\\bN\\b", str(layer), name) for name in pair)
-        theirs = re.sub(r"\\bM\\b", str(expert), theirs)
-        name, _, is_stacked = ours.partition("[")
-        name = name if is_stacked or name.endswith(".bias") else f"{name}.weight"
-        theirs = theirs if theirs.endswith("_bias") else f"{theirs}.weight"
-        if name not in model:
-            continue
-        tensor = model[name][expert] if is_stacked else model[name]
-        assert torch.equal(tensor, there[theirs]), (name, theirs)
-        compared |= {name, theirs}
-assert compared == model.keys() | there.keys(), (model.keys() | there.keys()) - compared
+table, cases = map(json.loads, sys.argv[1:])
+for checkpoint, whole, exported, layers, experts in cases:
+    dcp_to_torch_save(checkpoint, whole)
+    model = torch.load(whole, weights_only=True)["model"]
+    there, compared = load_file(exported), set()
+    for pair in table:
+        for layer, expert in itertools.product(range(layers), range(experts)):
+            ours, theirs = (re.sub(r"\\bN\\b", str(layer), name) for name in pair)
+            theirs = re.sub(r"\\bM\\b", str(expert), theirs)
+            name, _, is_stacked = ours.partition("[")
+            name = name if is_stacked or name.endswith(".bias") else f"{name}.weight"
+            theirs = theirs if theirs.endswith("_bias") else f"{theirs}.weight"
+            if name not in model:
+                continue
+            tensor = model[name][expert] if is_stacked else model[name]
+            assert torch.equal(tensor, there[theirs]), (checkpoint, name, theirs)
+            compared |= {name, theirs}
+    all_names = model.keys() | there.keys()
+    assert compared == all_names, (checkpoint, all_names - compared)
 assert not any(name.startswith("corpuskit") for name in sys.modules)
 """
 
 
 def names_on_the_page() -> list[list[str]]:
     """Return our name and Hugging Face's of every tensor, from the table of docs/formats.md."""
-    page = Path("docs/formats.md").read_text().partition("| here | Hugging Face |")[2]
+    page = (ROOT / "docs" / "formats.md").read_text("utf-8").partition("| here | Hugging Face |")[2]
     pairs = []
     for row in page.strip().splitlines()[1:]:
         if not row.startswith("|"):
@@ -228,16 +230,17 @@ def expand(name: str) -> list[str]:
     return [begin + one + end for one in inside.split(",")] if brace else [name]
 
 
-@pytest.mark.parametrize("name", SHAPES)
-def test_plain_torch_reads_a_checkpoint_by_the_names_on_the_page(
-    name: str, saved: dict[str, Path], tmp_path: Path
+def test_plain_torch_reads_checkpoints_by_the_names_on_the_page(
+    saved: dict[str, Path], tmp_path: Path
 ) -> None:
-    done = export(saved[name], tmp_path / "out", seq_len=24, ids=IDS, dtype="float32")
-    shape = SHAPES[name]
-    given = [saved[name], tmp_path / "all.pt", done.folder / "model.safetensors",
-             json.dumps(names_on_the_page()), shape.layers,
-             shape.experts.count if shape.experts else 1]  # fmt: skip
-    command = [sys.executable, "-I", "-c", PLAIN_TORCH, *map(str, given)]
+    cases = []
+    for name, shape in SHAPES.items():
+        done = export(saved[name], tmp_path / name, seq_len=24, ids=IDS, dtype="float32")
+        paths = (saved[name], tmp_path / f"{name}.pt", done.folder / "model.safetensors")
+        num_experts = shape.experts.count if shape.experts else 1
+        cases.append([*map(str, paths), shape.layers, num_experts])
+    given = map(json.dumps, (names_on_the_page(), cases))
+    command = [sys.executable, "-I", "-c", PLAIN_TORCH, *given]
     outcome = subprocess.run(command, capture_output=True, text=True, check=False)
     assert outcome.returncode == 0, outcome.stderr
 
