@@ -88,7 +88,13 @@ def choose_fields(names: Iterable[str] | None, row_chunks: int) -> BatchFields:
         raise UsageError(f"loader: fields must be several names, got {names!r}. Write [{names!r}].")
     if names is None:
         names = [name for name in FIELDS if name != "row_parts" or row_chunks > 1]
-    selected = frozenset(names) | {"step"}
+    try:
+        selected = frozenset(names) | {"step"}
+        is_named = all(isinstance(name, str) for name in selected)
+    except TypeError:
+        is_named = False
+    if not is_named:
+        raise UsageError(f"loader: fields must be names, such as 'tokens', got {names!r}.")
     for name in sorted(selected.difference(FIELDS)):
         raise UsageError(f"loader: a batch has no field {name!r}. {suggest(name, FIELDS)}")
     delivered = tuple(name for name in FIELDS if name in selected)

@@ -207,7 +207,7 @@ def read_json(
         content = files.read(name, MAX_JSON_BYTES)
         require_digest(path, content, digest)
         fields = json.loads(content)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         raise UsageError(
             f"{path}: no such file. Give the directory of a run that has finished `mix`."
         ) from None

@@ -6,6 +6,7 @@ is opened here.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
 import os
@@ -33,6 +34,7 @@ from corpuskit.loader.files import (
     read_json,
 )
 from corpuskit.loader.order import MixSource, MixStage, RowOrder, SkipSpans
+from corpuskit.loader.steps import as_whole
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -76,13 +78,30 @@ class Remix(NamedTuple):
     windows: Mapping[str, tuple[int, int]]
 
     def apply(self, fields: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the fields of the plan that it makes of another."""
-        sources = []
-        for entry in fields["sources"]:
-            first, rows = self.windows.get(entry["name"], (0, entry["rows"]))
-            sources.append({**entry, "first": first, "rows": rows, "max_epochs": MAX_EPOCHS})
-        stage = {"name": "main", "rows": self.rows, "weights": dict(self.weights)}
-        return {**fields, "sources": sources, "stages": [stage], "skip": []}
+        """Return the fields of the plan that it makes of another.
+
+        Raises:
+            UsageError: the numbers or the names cannot be.
+        """
+        sizes = {entry["name"]: entry["rows"] for entry in fields["sources"]}
+        with contextlib.suppress(TypeError, ValueError, AttributeError, KeyError):
+            length: Any = as_whole(self.rows)
+            weights: Any = {name: as_whole(weight) for name, weight in self.weights.items()}
+            windows: Any = {name: (0, rows) for name, rows in sizes.items()}
+            windows |= {name: (*map(as_whole, window),) for name, window in self.windows.items()}
+            are_shares = min(weights.values()) >= 0 < sum(weights.values())
+            are_named = {*weights, *windows} == {*sizes} and None not in sum(windows.values(), ())
+            if length > 0 and are_shares and are_named:
+                sources: list[dict[str, Any]] = [{**entry} for entry in fields["sources"]]
+                for entry in sources:
+                    first, rows = windows[entry["name"]]
+                    entry.update(first=first, rows=rows, max_epochs=MAX_EPOCHS)
+                stage = {"name": "main", "rows": length, "weights": weights}
+                return {**fields, "sources": sources, "stages": [stage], "skip": []}
+        raise UsageError(
+            "loader: remix must have rows above 0, weights that are whole numbers, one above 0, and"
+            f" windows (first row, rows), of sources of {sizes}, got {self}."
+        )
 
 
 class RowLocations(NamedTuple):
@@ -264,6 +283,11 @@ def open_files(
     Raises:
         UsageError: the address or the cache can't be used, or the extra `s3` is not installed.
     """
+    places: dict[str, Any] = {"run_dir": run_dir}
+    places |= {} if cache_dir is None else {"cache_dir": cache_dir}
+    for name, place in places.items():
+        if not isinstance(place, str | os.PathLike) or "\0" in str(place):
+            raise UsageError(f"loader: {name} must be a folder or an address, got {place!r}.")
     address = str(run_dir)
     if re.match(r"[A-Za-z0-9+.-]{2,}:/", address):
         from corpuskit.storage import is_remote
@@ -294,6 +318,8 @@ def read_mix(
         DataError: the plan, its index or an edit breaks the format, or they don't fit together.
     """
     files = open_files(run_dir) if isinstance(run_dir, str | os.PathLike) else run_dir
+    if not isinstance(remix, Remix | None):
+        raise UsageError(f"loader: remix must be a Remix, got {remix!r}.")
     base = _read_base(files)
     edits = read_edits(files, base.hash)
     if order_seed is not None or remix is not None:
@@ -413,16 +439,27 @@ def without_rows(plan: MixPlan, skip: Sequence[tuple[int, int] | tuple[int, int,
     Raises:
         UsageError: a span is not within the plan.
     """
+    given: Any = skip
     spans = []
-    for first, end, *plan_hash in skip:
-        if not 0 <= first < end:
-            raise UsageError(f"loader: skip must hold spans [first, end), got [{first}, {end}).")
+    for first, end, plan_hash in map(_span, given if np.iterable(given) else [given]):
         at = plan.hashes.index(plan_hash[0]) if plan_hash and plan_hash[0] in plan.hashes else -1
         later = plan.edits[at:] if at >= 0 else ()
         spans.append((first, min([end, *(edit.row for edit in later if edit.kind in REPLACING)])))
     if not spans:
         return plan
     return replace(plan, skips=SkipSpans([*plan.skips.spans, *spans], plan.order.num_rows))
+
+
+def _span(span: Any) -> tuple[int, int, list[str]]:
+    """Return a span [first, end) of rows to skip, and the hash after it, if there is one."""
+    with contextlib.suppress(TypeError, ValueError):
+        begin, stop, *plan_hash = span
+        first: Any = as_whole(begin)
+        end: Any = as_whole(stop)
+        is_hash = len(plan_hash) < 2 and all(isinstance(text, str) for text in plan_hash)
+        if is_hash and 0 <= first < end:  # None cannot be compared
+            return first, end, plan_hash
+    raise UsageError(f"loader: skip must hold spans [first, end), got {span!r}.")
 
 
 def _positive(path: str, fields: object, key: str) -> int:

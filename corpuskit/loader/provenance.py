@@ -22,6 +22,7 @@ import pyarrow as pa
 from corpuskit.errors import DataError, UsageError
 from corpuskit.loader.files import FORMAT, RunFiles, get, inside, one_line, read_json, read_table
 from corpuskit.loader.parts import PADDING, READ_ERRORS, OpenParts
+from corpuskit.loader.steps import as_whole
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
@@ -155,9 +156,12 @@ class Provenance:
         Raises:
             UsageError: no packed row holds it.
         """
-        keys = (
-            {document} if isinstance(document, int) else self.lookups.keys_of([document])[document]
-        )
+        if isinstance(document, str):
+            keys = self.lookups.keys_of([document])[document]
+        elif (key := as_whole(document)) is not None:
+            keys = {key}
+        else:
+            raise UsageError(f"occurrences: document must be an id or a key, got {document!r}.")
         names = [source.name for source in self._plan.sources]
         stretches: dict[tuple[int, int], tuple[int, int, int]] = {}
         for source, key, row, first, count in self.lookups.stretches_of(keys):

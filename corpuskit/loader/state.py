@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from corpuskit.errors import DataError, UsageError
 from corpuskit.loader.edits import FOLDER
 from corpuskit.loader.files import MAX_NUMBER, digest_json
+from corpuskit.loader.steps import as_whole
 
 if TYPE_CHECKING:
     from corpuskit.loader.edits import Edit
@@ -67,7 +68,7 @@ class LoaderState:
         """
         if not isinstance(fields, Mapping):
             raise DataError(f"loader state: must be a dict, got {_short(fields)}. {_SAVED}")
-        if fields.get("format") != STATE_FORMAT:
+        if as_whole(fields.get("format")) != STATE_FORMAT:
             raise DataError(
                 f"loader state: format must be {STATE_FORMAT}, got {_short(fields.get('format'))}."
                 f" {_SAVED}"

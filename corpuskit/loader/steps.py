@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import contextlib
 import itertools
 import operator
 from dataclasses import dataclass
@@ -11,9 +12,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from corpuskit.errors import UsageError
+from corpuskit.loader.files import MAX_NUMBER
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -37,9 +39,42 @@ def parse_batch_size(text: str) -> BatchSize:
         raise ValueError(f"{text!r} is {problem}") from None
 
 
-def is_whole(number: object) -> bool:
-    """Return whether a number can count something, as those of NumPy can."""
-    return hasattr(number, "__index__")
+LIMITS = {
+    "reader_threads": (1, 1024), "max_open_parts": (1, MAX_NUMBER), "order_seed": (0, MAX_NUMBER),
+    "read_ahead_bytes": (1, MAX_NUMBER), "cache_bytes": (1, MAX_NUMBER),
+}  # fmt: skip
+"""Least and most of arguments that are not compared with the plan."""
+
+
+def whole_numbers(**arguments: object) -> Iterator[int]:
+    """Yield arguments of a loader, which may be NumPy's integers, as ints.
+
+    Raises:
+        UsageError: one is no whole number, or out of its limits.
+    """
+    for name, argument in arguments.items():
+        number = as_whole(argument)
+        if number is None:
+            raise UsageError(f"loader: {name} must be a whole number, got {argument!r}.")
+        least, most = LIMITS.get(name, (number, number))
+        if not least <= number <= most:
+            bounds = f"at least {least}" if number < least else f"at most {most:,}"
+            raise UsageError(f"loader: {name} must be {bounds}, got {number}.")
+        yield number
+
+
+def optional_numbers(**arguments: object) -> Iterator[int | None]:
+    """Yield arguments like `whole_numbers`, and None as it is."""
+    for name, argument in arguments.items():
+        yield None if argument is None else next(whole_numbers(**{name: argument}))
+
+
+def as_whole(number: object) -> int | None:
+    """Return what can count something, such as NumPy's integers, as an int; None for others."""
+    try:
+        return None if isinstance(number, bool) else operator.index(number)  # type: ignore[arg-type]
+    except TypeError:
+        return None
 
 
 class BatchRows:
@@ -92,18 +127,17 @@ class BatchRows:
 
 def _ramp(rows: int | Sequence[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
     """Return (first step, rows) pairs; accepts any integer type."""
-    try:
-        return ((0, operator.index(rows)),)  # type: ignore[arg-type]
-    except TypeError:
-        pass
-    try:
-        pairs = [(operator.index(step), operator.index(size)) for step, size in rows]  # type: ignore[union-attr]
-    except (TypeError, ValueError):
+    pairs: list[tuple[int | None, int | None]] = [(0, as_whole(rows))]
+    if pairs == [(0, None)]:
+        with contextlib.suppress(TypeError, ValueError):
+            pairs = [(as_whole(step), as_whole(size)) for step, size in rows]  # type: ignore[union-attr]
+    ramp = tuple((step, size) for step, size in pairs if step is not None and size is not None)
+    if len(ramp) < len(pairs):
         raise UsageError(
             "loader: global_batch_rows must be a whole number, or (first step, rows) pairs of them,"
             f" got {rows!r}."
-        ) from None
-    return tuple(pairs)
+        )
+    return ramp
 
 
 @dataclass(frozen=True, slots=True)

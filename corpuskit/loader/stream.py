@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 import weakref
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,9 +19,11 @@ from corpuskit.loader.steps import (
     BatchRows,
     BatchSchedule,
     MicroBatches,
+    as_whole,
     check_topology,
     cut_rows,
-    is_whole,
+    optional_numbers,
+    whole_numbers,
 )
 
 if TYPE_CHECKING:
@@ -121,15 +123,18 @@ class StreamingLoader:
         cache_dir: str | Path | None = None,
         cache_bytes: int = 8 << 30,
     ) -> None:
-        counts = {
-            "reader_threads": reader_threads, "max_open_parts": max_open_parts,
-        }  # fmt: skip
-        _require_options(counts, {"start_step": start_step, "num_steps": num_steps})
-        if not 0 < read_deadline_seconds <= MOST_SECONDS:
-            raise UsageError(
-                f"loader: read_deadline_seconds must be above 0 and at most {MOST_SECONDS:,}, got"
-                f" {read_deadline_seconds}."
-            )
+        rank, world_size, micro_batches, start_step, max_open_parts = whole_numbers(
+            rank=rank, world_size=world_size, micro_batches=micro_batches, start_step=start_step,
+            max_open_parts=max_open_parts,
+        )  # fmt: skip
+        read_ahead_bytes, cache_bytes = whole_numbers(
+            read_ahead_bytes=read_ahead_bytes, cache_bytes=cache_bytes
+        )
+        micro_batch_rows, seq_len, num_steps, order_seed, reader_threads = optional_numbers(
+            micro_batch_rows=micro_batch_rows, seq_len=seq_len, num_steps=num_steps,
+            order_seed=order_seed, reader_threads=reader_threads,
+        )  # fmt: skip
+        _require_seconds(read_deadline_seconds)
         batch = BatchRows(global_batch_rows)
         files = open_files(
             run_dir,
@@ -228,7 +233,7 @@ class StreamingLoader:
             UsageError: the run has no such step, or this point was reached with another batch size.
             DataError: a row can't be read, or its read is past the deadline.
         """
-        self._check_step(step, "batches_at")
+        step = self._check_step(step, "batches_at")
         reader = self._single_steps
         if reader is None or not reader.is_open:
             reader = self._single_steps = self._open_reader(0, 0, num_threads=1)
@@ -254,7 +259,7 @@ class StreamingLoader:
         Raises:
             UsageError: the run has no such step, or this point was reached with another batch size.
         """
-        self._check_step(step, "state_at", extra=1)
+        step = self._check_step(step, "state_at", extra=1)
         rows = self._row_index_after(self._schedule.before(step))
         return state_at(self.plan, step, rows).to_dict()
 
@@ -285,12 +290,10 @@ class StreamingLoader:
         Raises:
             UsageError: the run has no such step, rank or row.
         """
-        self._check_step(step, "which")
+        step = self._check_step(step, "which")
         num_rows = self._batch.at(step) // (1 if rank is None else self.world_size)
-        if rank is not None and not 0 <= rank < self.world_size:
-            raise UsageError(f"which: rank must be in [0, {self.world_size}), got {rank}.")
-        if row is not None and not 0 <= row < num_rows:
-            raise UsageError(f"which: row must be in [0, {num_rows}), got {row}.")
+        rank = None if rank is None else _within(self.world_size, rank, "which: rank")
+        row = None if row is None else _within(num_rows, row, "which: row")
         first = (rank or 0) * num_rows
         rows = first + (np.arange(num_rows) if row is None else np.array([row]))
         stored_rows, chunks = np.divmod(rows, self._row_chunks)
@@ -326,7 +329,7 @@ class StreamingLoader:
         Raises:
             UsageError: the run has no such step, or this point was reached with another batch size.
         """
-        self._check_step(step, "row_at", extra=1)
+        step = self._check_step(step, "row_at", extra=1)
         consumed = self._schedule.before(step)
         if consumed >= self.plan.skips.num_consumed:
             return self.plan.order.num_rows
@@ -338,16 +341,11 @@ class StreamingLoader:
         Raises:
             UsageError: the run has no such step.
         """
-        step = self._step if step is None else step
-        self._check_step(step, "mixture", extra=1)
+        step = self._check_step(self._step if step is None else step, "mixture", extra=1)
         return shares_before(self.plan, self._row_index_after(self._schedule.before(step)))
 
-    def _check_step(self, step: int, method: str, extra: int = 0) -> None:
-        last = self._last_step()
-        if not is_whole(step):
-            raise UsageError(f"{method}: step must be a whole number, got {step!r}.")
-        if not 0 <= step < last + extra:
-            raise UsageError(f"{method}: step must be in [0, {last + extra}), got {step}.")
+    def _check_step(self, step: int, method: str, extra: int = 0) -> int:
+        return _within(self._last_step() + extra, step, f"{method}: step")
 
     def _seek(self, step: int, consumed: int) -> None:
         """Move to a step; `consumed` stored rows come before it."""
@@ -466,11 +464,20 @@ class StreamingLoader:
         )
 
 
-def _require_options(counts: Mapping[str, int | None], steps: Mapping[str, int | None]) -> None:
-    """Refuse counts below 1, and steps that are not whole numbers; None stands for a default."""
-    for name, number in counts.items():
-        if number is not None and number < 1:
-            raise UsageError(f"loader: {name} must be at least 1, got {number}.")
-    for name, number in steps.items():
-        if number is not None and not is_whole(number):
-            raise UsageError(f"loader: {name} must be a whole number, got {number!r}.")
+def _within(end: int, number: int, name: str) -> int:
+    """Return a number in [0, end), such as NumPy's, as an int."""
+    whole = as_whole(number)
+    if whole is None:
+        raise UsageError(f"{name} must be a whole number, got {number!r}.")
+    if not 0 <= whole < end:
+        raise UsageError(f"{name} must be in [0, {end}), got {whole}.")
+    return whole
+
+
+def _require_seconds(deadline: Any) -> None:
+    is_number = isinstance(deadline, float | np.floating) or as_whole(deadline) is not None
+    if not is_number or not 0 < deadline <= MOST_SECONDS:
+        raise UsageError(
+            f"loader: read_deadline_seconds must be above 0 and at most {MOST_SECONDS:,}, got"
+            f" {deadline!r}."
+        )

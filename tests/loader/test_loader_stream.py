@@ -21,6 +21,12 @@ if TYPE_CHECKING:
 
     Rows = list[tuple[str, int]]
 
+WHOLE = (
+    "rank", "world_size", "micro_batches", "start_step", "read_ahead_bytes", "micro_batch_rows",
+    "seq_len", "num_steps", "order_seed", "reader_threads", "max_open_parts", "cache_bytes",
+)  # fmt: skip
+"""Arguments that are whole numbers; the first five may not be None."""
+
 MIX = [(300, {"web": 5, "books": 3}), (220, {"web": 1, "books": 2, "math": 4})]
 
 
@@ -220,14 +226,68 @@ def test_a_world_size_that_does_not_divide_is_refused_with_those_that_do(
         ("read_deadline_seconds", float("nan")),
         ("start_step", 1.5),
         ("num_steps", 2.5),
+        ("reader_threads", 10**9),
+        ("read_ahead_bytes", 0),
+        ("cache_bytes", 0),
+        ("order_seed", -1),
+        ("order_seed", 1 << 70),
+        *((option, value) for option in WHOLE for value in (True, "2", 1.5, [2], float("nan"))),
+        *((option, None) for option in WHOLE[:5]),
+        *(("read_deadline_seconds", value) for value in ("2", True, None)),
+        *(("fields", value) for value in (5, b"tokens", [5], [["tokens"]], ["tokens", None])),
+        *(("skip", value) for value in (None, 5, "ab", [5], [(1,)], [(0, 2, "hash", 4)], [(0, 2.5)],
+                                        [(0, 2, 5)], [(True, 2)], [("0", "2")], [(2, 2)])),
+        *(("remix", value) for value in (True, {}, (5, {"web": 1}, {}))),
+        *(("remix", Remix(*value)) for value in (
+            (0, {"web": 1}, {}), ("5", {"web": 1}, {}), (5, {"web": 0}, {}), (5, {"web": -1}, {}),
+            (5, {"web": 1.5}, {}), (5, {"no": 1}, {}), (5, [1], {}), (5, {"web": 1}, [1]),
+            (5, {"web": 1}, {"web": 5}), (5, {"web": 1}, {"no": (0, 5)}),
+        )),
+        *(("cache_dir", value) for value in (5, b"x", ["x"], "\0")),
+        *(("run_dir", value) for value in (None, 5, b"x", "\0")),
     ],
-)
+)  # fmt: skip
 def test_options_out_of_bounds_are_refused(
-    shards: Shards, run_dir: Path, option: str, value: float
+    shards: Shards, run_dir: Path, option: str, value: Any
 ) -> None:
     run = write_plan(shards, MIX, folder=run_dir)
-    with pytest.raises(UsageError, match=f"{option} must be"):
-        StreamingLoader(run, 8, **{option: value})
+    with pytest.raises(UsageError, match=rf"^loader: {option} must .*, got .*\.$"):
+        StreamingLoader(**{"run_dir": run, "global_batch_rows": 8, option: value})
+
+
+def test_numbers_of_numpy_are_numbers(shards: Shards, run_dir: Path) -> None:
+    run = write_plan(shards, MIX, folder=run_dir)
+    numbers = {**dict.fromkeys(WHOLE, 2), "rank": 1, "seq_len": 8, "num_steps": 20}
+    del numbers["micro_batch_rows"]  # not beside micro_batches
+    small: dict[str, Any] = {name: np.uint8(number) for name, number in numbers.items()}
+    plain: dict[str, Any] = {**numbers}
+    loaders = [
+        StreamingLoader(run, np.int64(16), skip=np.array([[8, 16]]), **small),
+        StreamingLoader(run, 16, skip=[(8, 16)], **plain),
+    ]
+    states = [json.dumps(loader.state_at(np.uint8(3))) for loader in loaders]  # type: ignore[arg-type]
+    assert states[0] == states[1]
+    found = [[rows_of(one, b) for b in one.batches_at(np.uint8(2))] for one in loaders]  # type: ignore[arg-type]
+    assert found[0] == found[1]
+    assert (
+        StreamingLoader(run, 16, remix=Remix(np.int64(16), {"web": np.int64(1)}, {})).num_steps == 1
+    )
+
+
+def test_a_file_is_no_run(shards: Shards, run_dir: Path) -> None:
+    run = write_plan(shards, MIX, folder=run_dir)
+    plan = run / "mix" / "plan.json"
+    with pytest.raises(UsageError, match=r"plan\.json/mix/plan\.json: no such file\. Give the dir"):
+        StreamingLoader(plan, 8)
+    loader = StreamingLoader(run, 8)
+    for ask in (loader.which, loader.batches_at, loader.state_at, loader.row_at, loader.mixture):
+        with pytest.raises(UsageError, match="step must be a whole number, got True"):
+            ask(True)
+    for arguments in ({"rank": "0"}, {"rank": True}, {"row": 0.5}):
+        with pytest.raises(UsageError, match=r"^which: (rank|row) must be a whole number, got"):
+            loader.which(0, **arguments)
+    with pytest.raises(UsageError, match="^occurrences: document must be an id or a key, got 1.5"):
+        loader.occurrences(1.5)
 
 
 def test_more_epochs_than_the_cap_are_refused_by_name(shards: Shards, run_dir: Path) -> None:
