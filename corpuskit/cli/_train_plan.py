@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from rich.table import Table
@@ -191,20 +192,21 @@ def _time(figures: Estimate) -> Table:
 
 
 def _checkpoints(figures: Estimate, settings: TrainSettings) -> Table:
-    cost = figures.checkpoint
+    cost, saves = figures.checkpoint, settings.checkpoint
+    kept = max(saves.keep, 1 + math.ceil(settings.guard.reach / saves.every_steps))
     how = f"{COPY_RATE / 1e9:g} GB/s a rank to host memory, then in the background"
-    if not settings.checkpoint.background:
+    if not saves.background:
         how = "training waits until they are written"
     steps = "" if cost.every_steps is None else f"{cost.every_steps:,} steps; "
     return _facts(
         "Checkpoints",
-        ("size", _size(cost.size_bytes), f"{settings.checkpoint.keep} are kept"),
+        ("size", _size(cost.size_bytes), f"{kept} are kept"),
         ("write", _duration(cost.write_seconds), f"at {WRITE_RATE / 1e9:g} GB/s by all ranks"),
         ("training waits", _duration(cost.stall_seconds), how),
         ("failures", _duration(cost.failure_seconds), "apart, on average, over all ranks"),
         (
             "best interval", _duration(cost.every_seconds),
-            f"{steps}Daly 2006; checkpoint.every_steps is {settings.checkpoint.every_steps:,}",
+            f"{steps}Daly 2006; checkpoint.every_steps is {saves.every_steps:,}",
         ),
     )  # fmt: skip
 

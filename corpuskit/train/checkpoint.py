@@ -40,7 +40,7 @@ from corpuskit.train.record import (
     folder_name,
     forgettable,
     read_record,
-    step_of,
+    require_checkpoint,
     write_record,
 )
 
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
     from corpuskit.train.model import Decoder
     from corpuskit.train.parallel import Parallel
-    from corpuskit.train.settings import CheckpointSettings, ModelShape, TrainSettings
+    from corpuskit.train.settings import ModelShape, TrainSettings
     from corpuskit.train.upload import Uploads
 
 
@@ -175,20 +175,19 @@ class Checkpoints:
     host memory, then writes in a thread while training continues; at most one is in flight.
 
     Args:
-        folder: holds the `step-*` folders, beside `evaluations.jsonl`.
+        settings: of the run: where checkpoints are, how often to save, and which to keep.
         parallel: this rank.
-        settings: how often to save, and which to keep.
         uploads: what copies them elsewhere, on rank 0.
     """
 
     def __init__(
         self,
-        folder: Path,
+        settings: TrainSettings,
         parallel: Parallel,
-        settings: CheckpointSettings,
         uploads: Uploads | None = None,
     ) -> None:
-        self._folder, self._parallel, self._settings = folder, parallel, settings
+        self._folder = folder = Path(settings.output, "checkpoints")
+        self._parallel, self._settings = parallel, settings
         self._uploads = uploads
         self._saved_at = time.monotonic()
         self._writer = ThreadPoolExecutor(1, "checkpoint")
@@ -238,11 +237,7 @@ class Checkpoints:
             UsageError: the folder is no checkpoint.
             DataError: it is damaged.
         """
-        if step_of(folder.name) is None or not folder.is_dir():
-            raise UsageError(
-                f"branch_from: {folder} is no checkpoint. Name a folder step-N of the trunk's "
-                "OUTPUT/checkpoints."
-            )
+        require_checkpoint(folder)
         checkpoint, problem = self._examine(folder)
         if checkpoint is None:
             raise DataError(
@@ -279,7 +274,7 @@ class Checkpoints:
 
         Not part of the sum over a step: that does not cross tensor groups.
         """
-        minutes = self._settings.every_minutes
+        minutes = self._settings.checkpoint.every_minutes
         if minutes is None:
             return False
         is_due = torch.tensor([time.monotonic() - self._saved_at >= 60 * minutes])
@@ -437,7 +432,7 @@ class Checkpoints:
         """Delete the checkpoints that no rule keeps, but for one that is being copied."""
         local = complete_checkpoints(self._folder)
         uploading = self._uploads.held if self._uploads else None
-        for step in forgettable(local, self._settings, self._folder.parent) - {uploading}:
+        for step in forgettable(local, self._settings) - {uploading}:
             with contextlib.suppress(OSError):  # the newest is complete; the next save tries
                 _delete(local[step])
 

@@ -118,7 +118,7 @@ def train(
         raise UsageError("evaluate: there is nothing to evaluate. Pass held_out or tasks.")
     health = settings.health
     output, address = Path(settings.output), settings.checkpoint.upload
-    uploads = Uploads(output, settings.checkpoint) if address and not parallel.rank else None
+    uploads = Uploads(settings) if address and not parallel.rank else None
     restore = uploads.restore if uploads else None
     with (
         lock_output(output, parallel, settings.branch_from, restore) as identity,

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from corpuskit.train.parallel import Parallel
-    from corpuskit.train.settings import CheckpointSettings
+    from corpuskit.train.settings import TrainSettings
 
 FORMAT = 2
 FILE = "train.json"
@@ -78,18 +78,34 @@ def complete_checkpoints(folder: Path) -> dict[int, Path]:
     return {step: by_step[step] for step in sorted(step for step in by_step if step is not None)}
 
 
+def require_checkpoint(folder: Path) -> None:
+    """Refuse to branch from what is no checkpoint.
+
+    Raises:
+        UsageError: says what to name.
+    """
+    if step_of(folder.name) is None or not folder.is_dir():
+        raise UsageError(
+            f"branch_from: {folder} is no checkpoint. Name a folder step-N of the trunk's "
+            "OUTPUT/checkpoints."
+        )
+
+
 def folder_name(step: int) -> str:
     """Return the name of the checkpoint after `step` steps."""
     return f"step-{step:08d}"
 
 
-def forgettable(steps: Iterable[int], settings: CheckpointSettings, output: Path) -> set[int]:
-    """Return the checkpoints, by their steps, that no rule keeps."""
-    every, old = settings.keep_every_steps, sorted(steps)[: -settings.keep]
-    losses = held_out_losses(output) if settings.keep_best else {}
+def forgettable(steps: Iterable[int], settings: TrainSettings) -> set[int]:
+    """Return the checkpoints, by their steps, that no rule keeps and no rollback may need."""
+    rules, ordered = settings.checkpoint, sorted(steps)
+    every, old = rules.keep_every_steps, ordered[: -rules.keep]
+    losses = held_out_losses(Path(settings.output)) if rules.keep_best else {}
     best = sorted((losses[step], step) for step in old if step in losses)
-    keep = {step for _, step in best[: settings.keep_best]}
-    return {step for step in old if step not in keep and (not every or step % every)}
+    keep = {step for _, step in best[: rules.keep_best]}
+    far_enough = [step for step in ordered if step <= ordered[-1] - settings.guard.reach]
+    needed = max(far_enough, default=0)
+    return {s for s in old if s < needed and s not in keep and (not every or s % every)}
 
 
 def held_out_losses(output: Path) -> dict[int, float]:

@@ -390,6 +390,12 @@ class GuardSettings(Section):
     skip_after: int = Field(0, ge=0)
     """Steps after the last bad one that are skipped with it."""
 
+    @property
+    def reach(self) -> int:
+        """How many steps before the newest checkpoint a rollback may need one."""
+        window = self.window - 1 if self.tolerate else 0  # the first bad step is the last, without
+        return self.rollback_steps + window if self.rollbacks else 0
+
     @model_validator(mode="after")
     def _window_is_long_enough(self) -> GuardSettings:
         if self.tolerate >= self.window:

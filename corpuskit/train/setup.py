@@ -117,8 +117,7 @@ def set_up(
     require_fit(shape, plan.seq_len, settings, parallel.world_size)
     teacher = choose_teacher(settings, shape, plan.tokenizer)
     kernel = choose_kernel(parallel.device, DTYPES[settings.dtype], settings.attention)
-    folder = Path(settings.output, "checkpoints")
-    checkpoints = Checkpoints(folder, parallel, settings.checkpoint, uploads)
+    checkpoints = Checkpoints(settings, parallel, uploads)
     newest = find_beginning(checkpoints, settings, identity)
     if newest:
         require_continuation(newest, shape, settings, steps)

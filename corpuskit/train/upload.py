@@ -17,6 +17,7 @@ import shutil
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
@@ -37,11 +38,10 @@ from corpuskit.train.record import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
-    from pathlib import Path
 
     from corpuskit.storage import Store
     from corpuskit.train.parallel import Parallel
-    from corpuskit.train.settings import CheckpointSettings
+    from corpuskit.train.settings import TrainSettings
 
 FILES_AT_ONCE = 4  # each with up to four requests under way
 FOLDER = "checkpoints"
@@ -52,19 +52,18 @@ class Uploads:
     """The copies of one training's checkpoints; rank 0 makes them.
 
     Args:
-        output: of the training.
-        settings: `upload` says where the copies are, the others which are kept there.
+        settings: of the training; `checkpoint.upload` says where the copies are.
 
     Attributes:
         store: the place.
         held: the step that is being copied, not to be deleted meanwhile.
     """
 
-    def __init__(self, output: Path, settings: CheckpointSettings) -> None:
-        assert settings.upload is not None, "none without an address"
-        self.store: Store = open_store(settings.upload)
+    def __init__(self, settings: TrainSettings) -> None:
+        assert settings.checkpoint.upload is not None, "none without an address"
+        self.store: Store = open_store(settings.checkpoint.upload)
         self.held: int | None = None
-        self._output, self._settings = output, settings
+        self._output, self._settings = Path(settings.output), settings
         self._verified: set[int] = set()  # steps whose copy is known to be of what is here
         self._reports: SimpleQueue[tuple[str, str]] = SimpleQueue()
         self._problem = ""
@@ -171,7 +170,7 @@ class Uploads:
         copies -= undone | {step for step in local & copies if not self._is_same(step)}
         while True:
             local = self._local()
-            doomed = forgettable(copies | local, self._settings, self._output)
+            doomed = forgettable(copies | local, self._settings)
             missing = local - copies - doomed
             if not missing:
                 break

@@ -185,7 +185,8 @@ def save_by_two(settings: TrainSettings) -> None:
     if parallel.rank == 0:
         folder.rename(single)
     dist.barrier()
-    checkpoints = Checkpoints(folder, parallel, CheckpointSettings(keep=9))
+    keeping = settings.model_copy(update={"checkpoint": CheckpointSettings(keep=9)})
+    checkpoints = Checkpoints(keeping, parallel)
     for place in sorted(single.iterdir()):
         record = read_record(place)
         model = build_model(ModelShape(**record.shape), settings, parallel)

@@ -286,7 +286,9 @@ def test_a_file_is_no_run(shards: Shards, run_dir: Path) -> None:
     for arguments in ({"rank": "0"}, {"rank": True}, {"row": 0.5}):
         with pytest.raises(UsageError, match=r"^which: (rank|row) must be a whole number, got"):
             loader.which(0, **arguments)
-    with pytest.raises(UsageError, match="^occurrences: document must be an id or a key, got 1.5"):
+    with pytest.raises(
+        UsageError, match=r"^occurrences: document must be an id or a key, got 1\.5"
+    ):
         loader.occurrences(1.5)
 
 

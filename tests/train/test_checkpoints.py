@@ -254,9 +254,7 @@ def test_the_newest_whole_one_of_so_many_steps(output: Path, build: Any, run_ran
 
 
 def _whole_ones(settings: TrainSettings) -> list[int]:
-    checkpoints = Checkpoints(
-        Path(settings.output, "checkpoints"), join(settings), settings.checkpoint
-    )
+    checkpoints = Checkpoints(settings, join(settings))
     found = [checkpoints.newest_verified(at_most) for at_most in (None, 7, 6, 5, 3, 0)]
     return [one.record.step for one in found if one]
 

@@ -21,6 +21,7 @@ from corpuskit.loader.stream import StreamingLoader
 from corpuskit.train.guard import GuardError, SpikeGuard, document_losses
 from corpuskit.train.loop import train
 from corpuskit.train.parallel import join
+from corpuskit.train.record import complete_checkpoints
 from corpuskit.train.settings import GuardSettings, TrainSettings
 from tests.engine import conftest as lab_fixtures
 from tests.engine.conftest import Lab
@@ -283,7 +284,7 @@ def test_a_rollback_keeps_a_checkpoint_and_shortens_a_run_that_has_no_rows_to_sp
     ours = settings(
         data=str(data),
         steps=80,
-        checkpoint={"every_steps": 5, "keep": 1},
+        checkpoint={"every_steps": 10, "keep": 1},
         guard={"tolerate": len(bad) - 1, "rollbacks": 1},
     )
     (result,) = run_ranks(1, find_bad, ours, bad)
@@ -295,6 +296,24 @@ def test_a_rollback_keeps_a_checkpoint_and_shortens_a_run_that_has_no_rows_to_sp
     assert [line["step"] for line in lines_of(ours, "metrics.jsonl")] == [*range(left)]
     starts = [event["step"] for event in events(ours, "start")]
     assert starts == [0, back_to]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("tolerate", "bad", "back_to", "left"),
+    [(1, (9, 12), 4, [*range(18, 31, 2)]), (0, (12,), 8, [26, 28, 30])],
+)
+def test_a_checkpoint_that_a_rollback_may_need_is_kept_whatever_else_is_not(
+    tolerate: int, bad: tuple[int, ...], back_to: int, left: list[int],
+    settings: Any, run_ranks: Any,
+) -> None:  # fmt: skip
+    guard = {"tolerate": tolerate, "rollbacks": 1, "rollback_steps": 4, "window": 8}
+    ours = settings(steps=30, checkpoint={"every_steps": 2, "keep": 1}, guard=guard)
+    run_ranks(1, find_bad, ours, bad)
+    (back,) = events(ours, "rollback")
+    assert (back["back_to"], back["bad_steps"]) == (back_to, [*bad])
+    # None that no rollback could go to.
+    assert [*complete_checkpoints(Path(ours.output, "checkpoints"))] == left
 
 
 def find_bad(settings: TrainSettings, bad: tuple[int, ...]) -> TrainResult | str:

@@ -144,9 +144,7 @@ def save(outputs: dict[str, TrainSettings], shapes: dict[str, ModelShape] = SHAP
     for name, settings in outputs.items():
         parallel = join(settings)
         model = fill(build_model(shapes[name], settings, parallel))
-        checkpoints = Checkpoints(
-            Path(settings.output, "checkpoints"), parallel, settings.checkpoint
-        )
+        checkpoints = Checkpoints(settings, parallel)
         facts: Any = {
             "settings": settings.model_dump(mode="json"),
             "settings_hash": settings.digest(),

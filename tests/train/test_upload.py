@@ -120,7 +120,7 @@ def test_copies_follow_a_rollback(tmp_path: Path, build: Any, run_ranks: Any) ->
     settings = build("a", steps=4)
     run_ranks(1, work, settings)
     output, there = Path(settings.output), tmp_path / "copy" / "checkpoints"
-    uploads = Uploads(output, settings.checkpoint)
+    uploads = Uploads(settings)
     newest = output / "checkpoints" / "step-00000004"
     newest.rename(tmp_path / "later")
     uploads.forget_after()
