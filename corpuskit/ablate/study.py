@@ -103,6 +103,9 @@ class Study:
                 f"--seeds {self.num_seeds}: one training per variant says nothing about noise. "
                 "Ask for 2 at least."
             )
+        for settings in self.sizes.values():
+            if tokens := settings.tokens or self.tokens:
+                settings.schedule.require_fit(tokens)
         sources = [step.label for variant in self.variants for step in variant.file.sources]
         for name, path in self.tasks.items():
             read_task(path)

@@ -31,7 +31,14 @@ import numpy as np
 from corpuskit.errors import UsageError
 from corpuskit.train.flops import pair_flops, rate, require_device, token_flops
 from corpuskit.train.huggingface import choose_shape, choose_teacher, read_shape
-from corpuskit.train.settings import moment_block, require_fit, require_ranks, stage_spans
+from corpuskit.train.record import complete_checkpoints, read_record, require_checkpoint
+from corpuskit.train.settings import (
+    moment_block,
+    require_fit,
+    require_ranks,
+    require_smooth_branch,
+    stage_spans,
+)
 from corpuskit.train.status import read_tail
 
 if TYPE_CHECKING:
@@ -217,6 +224,12 @@ def _require_fit(settings: TrainSettings, length: RunLength, ranks: int, *, is_c
             "Change it, or --ranks."
         )
     require_fit(length.shape, length.seq_len, settings, ranks)
+    settings.schedule.require_fit(length.tokens)
+    if settings.branch_from and not complete_checkpoints(Path(settings.output, "checkpoints")):
+        require_checkpoint(trunk := Path(settings.branch_from))
+        record = read_record(trunk)
+        done = record.step * length.tokens // length.steps
+        require_smooth_branch(settings, length.tokens, done, record.settings)
     if parallel.offload and not is_cuda:
         raise UsageError("parallel.offload: true needs CUDA. Leave it out, or give --device.")
     if settings.attention in ("varlen", "flex") and not is_cuda:

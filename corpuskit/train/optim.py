@@ -395,17 +395,11 @@ def learning_rate(tokens: int, total: int, peak: float, schedule: ScheduleSettin
     Counting to the end of the step gives the first step a rate above zero, and the last one exactly
     `final_ratio` of the peak.
     """
-    warmup = schedule.warmup_tokens
-    if warmup is None:
-        warmup = round(schedule.warmup_ratio * total)
+    warmup, start = schedule.warmup(total), schedule.decay_start(total)
     if tokens < warmup:
         return peak * tokens / warmup
     if schedule.kind == "constant":
         return peak
-    start = warmup
-    if schedule.kind == "wsd":
-        start = total - (schedule.decay_tokens or round(total * schedule.decay_ratio))
-        start = max(warmup, start)
     progress = min(max(tokens - start, 0) / max(total - start, 1), 1.0)
     if schedule.kind == "cosine":
         remaining = (1 + math.cos(math.pi * progress)) / 2

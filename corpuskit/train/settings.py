@@ -6,7 +6,7 @@ import hashlib
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import (
     BaseModel,
@@ -23,7 +23,7 @@ from corpuskit.paths import PathText
 from corpuskit.storage import is_remote
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,6 +294,37 @@ class ScheduleSettings(Section):
                 "to wsd, or leave decay_tokens out."
             )
         return self
+
+    def warmup(self, total: int) -> int:
+        """Return the tokens in which the rate rises, in a run of `total`."""
+        if self.warmup_tokens is None:
+            return round(self.warmup_ratio * total)
+        return self.warmup_tokens
+
+    def decay_start(self, total: int) -> int:
+        """Return after how many of `total` tokens the rate falls."""
+        if self.kind == "constant":
+            return total
+        decay = self.decay_tokens or round(total * self.decay_ratio)
+        return max(self.warmup(total), total - decay if self.kind == "wsd" else 0)
+
+    def require_fit(self, total: int) -> None:
+        """Refuse a warmup and a decay that are longer than a run of `total` tokens.
+
+        Raises:
+            UsageError: says how long they may be.
+        """
+        warmup, decay = self.warmup(total), self.decay_tokens or 0
+        if warmup > total:
+            raise UsageError(
+                f"schedule.warmup_tokens: {warmup:,} are more than the run's {total:,} tokens, so "
+                f"it never reaches optimizer.lr. Set it to at most {total:,}, or train longer."
+            )
+        if warmup + decay > total:
+            raise UsageError(
+                f"schedule.decay_tokens: {decay:,}, and {warmup:,} of warmup, are more than the "
+                f"run's {total:,} tokens. Set it to at most {total - warmup:,}, or train longer."
+            )
 
 
 class ParallelSettings(Section):
@@ -715,6 +746,33 @@ def require_fit(shape: ModelShape, seq_len: int, settings: TrainSettings, ranks:
     require_context(seq_len, settings.parallel)
     require_pipeline(shape, settings, ranks)
     require_blocks(shape, settings.adapter)
+
+
+def require_smooth_branch(
+    settings: TrainSettings, total: int, done: int, trunk: Mapping[str, Any]
+) -> None:
+    """Refuse a branch in whose past the rate falls, unless it fell so in the trunk: it would jump.
+
+    Args:
+        settings: of the branch.
+        total: tokens of its run, those of the trunk included.
+        done: of these, before the branch.
+        trunk: settings of the trunk, as a checkpoint has them.
+
+    Raises:
+        UsageError: says how long the decay may be.
+    """
+    schedule, here = settings.schedule, settings.model_dump(mode="json")
+    start, both = schedule.decay_start(total), (schedule.kind, trunk["schedule"]["kind"])
+    is_same = all(here[key] == trunk[key] for key in ("schedule", "steps", "tokens"))
+    if start >= done or is_same or both == ("cosine", "cosine"):
+        return
+    key = "decay_tokens" if schedule.decay_tokens else "decay_ratio"
+    raise UsageError(
+        f"schedule.{key if schedule.kind == 'wsd' else 'kind'}: the rate falls after {start:,} of "
+        f"{total:,} tokens, and the branch begins after {done:,}: it would jump. Set kind to wsd "
+        f"and decay_tokens to at most {total - done:,}, or branch from an earlier checkpoint."
+    )
 
 
 def require_ranks(settings: ParallelSettings, ranks: int) -> None:

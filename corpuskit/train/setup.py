@@ -14,6 +14,7 @@ from corpuskit.train.adapters import init_adapters, require_same_adapter
 from corpuskit.train.attention import choose_kernel
 from corpuskit.train.checkpoint import (
     Checkpoints,
+    changed_settings,
     require_same_beginning,
     require_same_run,
     require_same_training,
@@ -25,7 +26,7 @@ from corpuskit.train.huggingface import choose_shape, choose_teacher, load_initi
 from corpuskit.train.optim import build_optimizer
 from corpuskit.train.parallel import DTYPES, build_model, require_same
 from corpuskit.train.record import CheckpointRecord, read_skips, spans_of
-from corpuskit.train.settings import require_fit
+from corpuskit.train.settings import require_fit, require_smooth_branch
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -119,8 +120,8 @@ def set_up(
     kernel = choose_kernel(parallel.device, DTYPES[settings.dtype], settings.attention)
     checkpoints = Checkpoints(settings, parallel, uploads)
     newest = find_beginning(checkpoints, settings, identity)
-    if newest:
-        require_continuation(newest, shape, settings, steps)
+    tokens = steps * settings.batch.global_rows * plan.seq_len
+    require_continuation(newest, shape, settings, steps, tokens)
     model = build_model(shape, settings, parallel)
     optimizer = build_optimizer(model, settings.optimizer)
     if newest:
@@ -159,18 +160,37 @@ def _peak_flops(settings: TrainSettings, parallel: Parallel) -> float | None:
 
 
 def require_continuation(
-    newest: VerifiedCheckpoint, shape: ModelShape, settings: TrainSettings, steps: int
+    newest: VerifiedCheckpoint | None,
+    shape: ModelShape,
+    settings: TrainSettings,
+    steps: int,
+    tokens: int,
 ) -> None:
-    """Refuse to continue a checkpoint with other settings than it was made with.
+    """Refuse to continue a checkpoint with settings that it was not made for, or that never fit.
+
+    Args:
+        newest: the checkpoint; None at the beginning of a run.
+        shape: of the model.
+        settings: of the run.
+        steps, tokens: of the whole run.
 
     Raises:
         UsageError: names what differs.
     """
-    require_same_run(newest.folder, newest.record, shape, settings)
-    if newest.folder.is_relative_to(settings.output):
-        require_same_beginning(newest.folder, newest.record, settings)
-    require_same_adapter(newest.record.settings.get("adapter"), settings)
-    require_steps_left(newest.folder, newest.record, steps)
+    if newest is None:
+        settings.schedule.require_fit(tokens)
+        return
+    folder, record = newest.folder, newest.record
+    require_same_run(folder, record, shape, settings)
+    if folder.is_relative_to(settings.output):
+        require_same_beginning(folder, record, settings)
+        if changed_settings(record, settings):  # a rollback has shortened those that are the same
+            settings.schedule.require_fit(tokens)
+    else:
+        settings.schedule.require_fit(tokens)
+        require_smooth_branch(settings, tokens, record.step * tokens // steps, record.settings)
+    require_same_adapter(record.settings.get("adapter"), settings)
+    require_steps_left(folder, record, steps)
 
 
 def find_beginning(

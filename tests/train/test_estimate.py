@@ -267,6 +267,17 @@ def test_writing_does_not_begin_before_the_last_one_is_through() -> None:
         ),
         ({"steps": 1000}, 1, r"1000 steps of 8 rows: .* has rows for 80\."),
         ({"attention": "varlen"}, 1, "attention: 'varlen' needs CUDA"),
+        (
+            {"schedule": {"warmup_tokens": 2049}},
+            1,
+            r"schedule.warmup_tokens: 2,049 are more than the run's 2,048 tokens, .* most 2,048,",
+        ),
+        (
+            {"schedule": {"kind": "wsd", "warmup_tokens": 2000, "decay_tokens": 49}},
+            1,
+            r"schedule.decay_tokens: 49, and 2,000 of warmup, .* to at most 48, or train longer",
+        ),
+        ({"branch_from": "step-00000004"}, 1, "branch_from: step-00000004 is no checkpoint. Name"),
     ],
 )
 def test_what_the_loop_would_refuse_is_refused(

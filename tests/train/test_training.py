@@ -6,6 +6,7 @@ import fcntl
 import json
 import os
 import random
+import re
 import signal
 import socket
 import subprocess
@@ -21,6 +22,7 @@ from torch.distributed.tensor import DTensor
 from corpuskit.errors import CorpuskitError, UsageError
 from corpuskit.loader.stream import StreamingLoader
 from corpuskit.train import loop
+from corpuskit.train.estimate import estimate
 from corpuskit.train.heartbeat import HeartbeatWriter
 from corpuskit.train.likelihood import Evaluated
 from corpuskit.train.loop import main, take_step, train
@@ -134,6 +136,27 @@ def test_several_decays_branch_off_one_trunk_bit_for_bit(
     other = settings_for(tmp_path / "other", **changes | {"optimizer": {}}, branch_from=at_six)
     nothing = settings_for(tmp_path / "nothing", branch_from=str(tmp_path / "trunk"))
     assert "optimizer.kind 'muon' there, 'adamw' here" in run_ranks(1, _fail, other)[0]
+    for schedule, key, start in (
+        (decay | {"decay_tokens": 1025}, "decay_tokens", "1,535"),
+        ({"kind": "wsd", "decay_ratio": 0.5}, "decay_ratio", "1,280"),
+        ({"kind": "cosine", "warmup_tokens": 512}, "kind", "512"),
+    ):
+        jump = settings_for(tmp_path / "jump", **changes, schedule=schedule, branch_from=at_six)
+        refusal = (
+            f"schedule.{key}: the rate falls after {start} of 2,560 tokens, and the branch begins "
+            "after 1,536: it would jump. Set kind to wsd and decay_tokens to at most 1,024, or"
+        )
+        assert refusal in run_ranks(1, _fail, jump)[0]
+        with pytest.raises(UsageError, match=re.escape(refusal)):
+            estimate(jump)
+    estimate(branch)
+    # In the midst of a decay: the rate goes on as it was.
+    at_nine = str(tmp_path / "alone" / "checkpoints" / "step-00000009")
+    late = settings_for(tmp_path / "late", **changes, schedule=decay, branch_from=at_nine)
+    estimate(late)
+    run_ranks(2, work, late)
+    (last,) = Path(late.output, "metrics.jsonl").read_text().splitlines()
+    assert (json.loads(last)["step"], json.loads(last)["loss"]) == (9, losses_of(alone)[9])
     assert "trunk is no checkpoint. Name a folder step-N" in run_ranks(1, _fail, nothing)[0]
 
 
