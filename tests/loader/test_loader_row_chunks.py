@@ -233,6 +233,30 @@ def test_a_state_that_does_not_fit_moves_nothing(run: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("taken", [0, 1, 2, 7])
+def test_a_new_iterator_in_a_fork_goes_on_exactly_as_the_old_one(run: Path, taken: int) -> None:
+    options: Any = {"micro_batches": 2, "reader_threads": 8, "read_ahead_bytes": 1}
+    expected = [batch["run_rows"].tolist() for batch in StreamingLoader(run, 4, **options)]
+    loader = StreamingLoader(run, 4, **options)
+    batches = iter(loader)
+    before = [next(batches)["run_rows"].tolist() for _ in range(taken)]
+    loader.batches_at(3)
+    pid = os.fork()
+    if not pid:
+        code = 1
+        try:
+            rest = [batch["run_rows"].tolist() for batch in loader]
+            at_three = [batch["run_rows"].tolist() for batch in loader.batches_at(3)]
+            # Of a step that is begun, a new iterator gives all batches.
+            code = 0 if [rest, at_three] == [expected[taken // 2 * 2 :], expected[6:8]] else 2
+        finally:
+            os._exit(code)
+    assert before + [batch["run_rows"].tolist() for batch in batches] == expected
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    loader.close()
+
+
+@pytest.mark.slow
 def test_an_iterator_from_before_a_fork_says_so(run: Path) -> None:
     batches = iter(StreamingLoader(run, 4))
     next(batches)
