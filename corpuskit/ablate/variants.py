@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 import re
 from typing import TYPE_CHECKING
 
@@ -71,6 +72,7 @@ class VariantChanges:
         swap: `source=path` or `source=path,path`.
         is_each_dropped: drop each stage that can be dropped, one at a time.
         is_grid: combine the values of `vary`, instead of one at a time.
+        most: variants that these may make, beside those of `is_each_dropped`.
     """
 
     vary: Sequence[str] = ()
@@ -78,6 +80,7 @@ class VariantChanges:
     swap: Sequence[str] = ()
     is_each_dropped: bool = False
     is_grid: bool = False
+    most: int = 64
 
     def __bool__(self) -> bool:
         return bool(self.vary or self.drop or self.swap or self.is_each_dropped)
@@ -96,6 +99,11 @@ def read_variants(
         ConfigError: a file is wrong, or a change does not fit it.
         UsageError: there is nothing to compare.
     """
+    if changes.is_grid and len(changes.vary) < 2:
+        raise UsageError(
+            f"--grid: combines the values of several --vary, and there are {len(changes.vary)}. "
+            "Give more of them, or leave --grid out."
+        )
     if changes and len(paths) > 1:
         raise UsageError(
             f"{len(paths)} pipelines and changes to one of them are given. Give one pipeline with "
@@ -127,7 +135,18 @@ def read_variants(
 def _changed(
     path: str, baseline: Variant, changes: VariantChanges, overrides: Sequence[str]
 ) -> list[Variant]:
-    varied = [[f"{key}={value}" for value in values] for key, values in map(_values, changes.vary)]
+    values = [_values(text) for text in changes.vary]
+    keys = [key for key, _ in values]
+    if twice := [key for key in keys if keys.count(key) > 1]:
+        raise UsageError(f"--vary {twice[0]}: is given twice. Give all its values at once.")
+    varied = [[f"{key}={value}" for value in given] for key, given in values]
+    num = (math.prod if changes.is_grid else sum)(map(len, varied))
+    num += len(changes.drop) + len(changes.swap)
+    if num > changes.most:
+        raise UsageError(
+            f"{num:,} variants are more than {changes.most}. Vary less, or allow them with "
+            f"--max-variants {num}."
+        )
     combined = (
         itertools.product(*varied) if changes.is_grid else ((v,) for vs in varied for v in vs)
     )

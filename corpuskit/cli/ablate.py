@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 @click.option("--vary", multiple=True, metavar="STAGE.PARAMETER=V,V",
               help="A variant for each value; several: one at a time.")  # fmt: skip
 @click.option("--grid", is_flag=True, help="Combine the values of several --vary.")
+@click.option("--max-variants", type=click.IntRange(1), default=64, show_default=True,
+              help="Refuse to make more.")  # fmt: skip
 @click.option("--drop-stage", multiple=True, metavar="STAGE", help="A variant without this stage.")
 @click.option("--leave-one-out", is_flag=True, help="A variant without each of the stages.")
 @click.option("--swap-source", multiple=True, metavar="SOURCE=PATH",
@@ -133,6 +135,7 @@ def _read_study(pipelines: Sequence[str], options: Mapping[str, Any]) -> Study:
     changes = VariantChanges(
         vary=options["vary"], drop=options["drop_stage"], swap=options["swap_source"],
         is_each_dropped=options["leave_one_out"], is_grid=options["grid"],
+        most=options["max_variants"],
     )  # fmt: skip
     variants = read_variants(pipelines, changes, options["overrides"])
     folder = options["output"] or f"runs/{variants[0].slug}-ablation"

@@ -116,8 +116,8 @@ def read_search(pipeline: str, **options: Any) -> MixtureSearch:
 
 def _pairs(option: str, pairs: Sequence[str], read: Callable[[str], float]) -> dict[str, float]:
     """Return what `NAME=VALUE` options say."""
-    values = {}
-    for pair in pairs:
+    values: dict[str, float] = {}
+    for number, pair in enumerate(pairs, 1):
         name, _, value = pair.rpartition("=")
         try:
             values[name] = read(value)
@@ -125,6 +125,8 @@ def _pairs(option: str, pairs: Sequence[str], read: Callable[[str], float]) -> d
             name = ""
         if not name:
             raise UsageError(f"{option} {pair}: must look like web=2, with a number above 0.")
+        if len(values) < number:
+            raise UsageError(f"{option} {pair}: {name!r} is given twice. Leave one out.")
     return values
 
 

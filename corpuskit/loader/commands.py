@@ -111,6 +111,9 @@ def edit_stage(
     """
     if rows is not None and tokens is not None:
         raise UsageError("edit: give --rows or --tokens, and not both.")
+    rename = {source: new for source, _, new in (text.partition("=") for text in names)}
+    if len(rename) < len(names) or "" in {*rename, *rename.values()}:
+        raise UsageError(f"edit: --as must be SOURCE=NAME, once for a source, got {list(names)}.")
     row = _row_at(directory, global_batch_rows, at_step, seq_len, skip)
     plan = read_mix(directory)
     if tokens is not None:
@@ -126,7 +129,6 @@ def edit_stage(
         yield from _finish(plan, edit, dry_run=dry_run)
         return
     added = read_mix(other if "://" in other else os.path.abspath(other))
-    rename = {source: new for source, _, new in (text.partition("=") for text in names)}
     edit = add_sources(
         plan, row, added, shares, rename=rename, rows=rows, name=name, max_epochs=epochs
     )

@@ -205,6 +205,8 @@ def test_a_source_that_is_added_keeps_what_was_trained(searched, tmp_path: Path)
         (("--supply", "web=1M"), "no such source"),
         (("--documents", "0"), "there is nothing to judge by"),
         (("--cap", "prose"), "must look like"),
+        (("--cap", "prose=1", "--cap", "prose=2"), "--cap prose=2: 'prose' is given twice"),
+        (("--supply", "prose=1M", "--supply", "prose=1M"), "'prose' is given twice"),
         (("--objective", "prose=-1"), "must look like"),
         (("--objective", "verse=1"), "no such domain"),
         (("--seeds", "1"), "says nothing about noise"),

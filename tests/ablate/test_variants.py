@@ -51,6 +51,12 @@ def test_values_vary_one_at_a_time_or_as_a_grid(base):
     assert "gopher_quality.min_words=20 language.keep=[de]" in names(grid)
 
 
+def test_as_many_variants_as_are_allowed_are_made(base):
+    values = ",".join(map(str, range(70)))
+    changes = VariantChanges(vary=[f"gopher_quality.min_words={values}"], most=70)
+    assert len(read_variants([base], changes)) == 71
+
+
 def test_each_stage_that_is_not_needed_is_left_out_once(base):
     variants = read_variants([base], VariantChanges(is_each_dropped=True))
     assert names(variants) == ["base", "no language", "no gopher_quality", "no exact_dedup"]
@@ -77,6 +83,17 @@ def test_a_source_is_swapped(base):
         (VariantChanges(vary=["gopher_quality.min_words"]), "must look like"),
         (VariantChanges(vary=["gopher_quality.min_words=[2"]), "not YAML values"),
         (VariantChanges(), "nothing to compare"),
+        (VariantChanges(vary=["language.keep=[de]"], is_grid=True), "of several --vary, and there"),
+        (VariantChanges(is_grid=True), "of several --vary, and there are 0"),
+        (
+            VariantChanges(vary=["language.keep=[de]", "pii.x=1", "language.keep=[en]"]),
+            r"--vary language.keep: is given twice\. Give all its values at once",
+        ),
+        (
+            VariantChanges(vary=["x.a=1,2,3,4,5,6,7", "x.b=1,2,3,4,5,6,7,8,9,10"], is_grid=True),
+            r"70 variants are more than 64\. Vary less, or allow them with --max-variants 70",
+        ),
+        (VariantChanges(vary=["x.a=1,2"], drop=["language"], most=2), "3 variants are more than 2"),
     ],
 )
 def test_wrong_changes_are_refused(base, changes, problem):

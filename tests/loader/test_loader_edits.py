@@ -292,6 +292,10 @@ def test_the_command_line_edits_and_lists(
             ["stage", "--at-step", "1", "--weight", "web=1", "--max-epochs", "web=inf"],
             "max_epochs of 'web' must be above 0",
         ),
+        *(
+            (["source", "--from", "x", "--at-step", "1", "--weight", "web=1", *names], "--as must")
+            for names in (["--as", "web"], ["--as", "web="], ["--as", "web=a", "--as", "web=b"])
+        ),
         (["takedown", "--at-step", "3"], "name documents with --doc or --docs-file"),
     ],
 )
