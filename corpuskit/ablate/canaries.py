@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from corpuskit.stages.sequences.tokenize import Tokenize
-    from corpuskit.train.likelihood import TaskItem
     from corpuskit.train.pretrained import Pretrained
+    from corpuskit.train.tasks import TaskItem
 
 EXPOSURES = "canaries.json"
 EACH = 8
@@ -204,7 +204,7 @@ class CanaryProxy(Proxy):
 
 def _items(canaries: Sequence[Canary], tokenizer: Tokenize) -> list[TaskItem]:
     """Return a question for each canary: the planted text, or one of its alternatives?"""
-    from corpuskit.train.likelihood import ScoredText, TaskItem
+    from corpuskit.train.tasks import ScoredText, TaskItem
 
     items = []
     for number, canary in enumerate(canaries):

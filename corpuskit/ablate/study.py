@@ -43,10 +43,9 @@ if TYPE_CHECKING:
     from corpuskit.engine.callbacks import RunCallbacks
     from corpuskit.loader.index import MixPlan
     from corpuskit.stages.sequences.tokenize import Tokenize
-    from corpuskit.train.likelihood import ScoredText, TaskItem
     from corpuskit.train.pretrained import Pretrained
     from corpuskit.train.settings import TrainSettings
-    from corpuskit.train.tasks import Question
+    from corpuskit.train.tasks import Question, ScoredText, TaskItem
 
 SCORES = "scores.parquet"
 SCORED_TOKENS = 2048
@@ -520,7 +519,7 @@ def judged_items(
 ) -> Iterator[tuple[str, list[TaskItem]]]:
     """Yield each domain with its items; a long text is several, which share their unit."""
     from corpuskit.stages.sequences._heldout import tokenize_texts
-    from corpuskit.train.likelihood import ScoredText
+    from corpuskit.train.tasks import ScoredText
 
     for source, texts in judges.documents.items():
         documents = enumerate(tokenize_texts(tokenizer, texts))
@@ -550,7 +549,7 @@ def judged_items(
 
 def _pieces(domain: str, number: int, text: ScoredText, seq_len: int) -> Iterator[TaskItem]:
     """Cut a text into rows; neighbours overlap by one token, and its bytes count with the first."""
-    from corpuskit.train.likelihood import ScoredText, TaskItem
+    from corpuskit.train.tasks import ScoredText, TaskItem
 
     first, size = len(text.tokens) - text.scored, text.text_bytes
     for begin in range(0, len(text.tokens) - 1, seq_len):

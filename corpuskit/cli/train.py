@@ -17,9 +17,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from contextlib import AbstractContextManager
 
-    from corpuskit.train.likelihood import Evaluated
+    from corpuskit.train.evaluation import HeldOut
     from corpuskit.train.settings import TrainSettings
     from corpuskit.train.status import TrainingStatus
+    from corpuskit.train.tasks import TaskItem
 
 
 BELONGS = {
@@ -146,8 +147,12 @@ def _do(task: str, settings: TrainSettings, folder: str | None, options: dict[st
     if task == "--plan":
         from corpuskit.cli._train_plan import print_plan
         from corpuskit.train.estimate import estimate
+        from corpuskit.train.trackers import require_trackers
 
-        print_plan(settings, estimate(settings, **options))
+        require_trackers(settings.track)
+        figures = estimate(settings, **options)
+        _open_evaluated(settings, is_packed=figures.length.plan_steps is not None)
+        print_plan(settings, figures)
     elif task == "--status":
         print_status(settings)
     elif task == "--report":
@@ -203,33 +208,30 @@ def _train(settings: TrainSettings, placed: AbstractContextManager[None]) -> Non
     sys.exit(result.exit_code)
 
 
-def _open_evaluated(settings: TrainSettings) -> Evaluated:
-    """Open what a training is judged by."""
-    from corpuskit.train.likelihood import Evaluated
-
+def _open_evaluated(
+    settings: TrainSettings, *, is_packed: bool = True
+) -> tuple[HeldOut | None, dict[str, list[TaskItem]]]:
+    """Open what a training is judged by; task files alone where there is no run directory yet."""
     config = settings.evaluate
     if config is None:
-        return Evaluated()
+        return None, {}
     if not config.max_documents and not config.tasks:
         raise UsageError(
             "evaluate.max_documents: 0, and no tasks: there is nothing to evaluate. Raise it, name "
             "tasks, or leave evaluate out."
         )
-    from corpuskit.stages.sequences._heldout import open_held_out, open_tokenizer
+    from corpuskit.stages.sequences._heldout import encode_task, open_held_out, open_tokenizer
+    from corpuskit.train.tasks import read_task
 
-    held_out = None
-    if config.max_documents:
+    questions = {name: read_task(path, config.max_items) for name, path in config.tasks.items()}
+    held_out, tasks = None, {}
+    if config.max_documents and is_packed:
         held_out = open_held_out(config.data or settings.data, config.max_documents, settings.data)
-    tasks = {}
-    if config.tasks:
-        from corpuskit.stages.sequences._heldout import encode_task
-        from corpuskit.train.tasks import read_task
-
+    if questions and is_packed:
         tokenizer = open_tokenizer(settings.data)
-        for name, path in config.tasks.items():
-            questions = read_task(path, config.max_items)
-            tasks[name] = encode_task(questions, tokenizer, unconditional=config.unconditional)
-    return Evaluated(held_out, tasks)
+        for name, asked in questions.items():
+            tasks[name] = encode_task(asked, tokenizer, unconditional=config.unconditional)
+    return held_out, tasks
 
 
 # ---------------------------------------------------------------- the status of a training

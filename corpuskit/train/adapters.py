@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from corpuskit.train.model import Decoder
-    from corpuskit.train.settings import AdapterSettings, TrainSettings
+    from corpuskit.train.settings import AdapterSettings
 
     Adapter = Mapping[str, Any]  # AdapterSettings, as a checkpoint's record has them
 
@@ -84,24 +84,6 @@ def _like(parameter: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
         return tensor
     mesh, placements = parameter.device_mesh, parameter.placements
     return distribute_tensor(tensor, mesh, placements, src_data_rank=None)
-
-
-def require_same_adapter(saved: Adapter | None, settings: TrainSettings) -> None:
-    """Refuse to continue from a checkpoint with other adapters.
-
-    Args:
-        saved: `adapter` in the settings of the checkpoint.
-
-    Raises:
-        UsageError: names both.
-    """
-    current = settings.adapter and settings.adapter.model_dump(mode="json")
-    saved = saved and {"quantize": None, **saved}  # which older checkpoints do not have
-    if saved != current:
-        raise UsageError(
-            f"adapter: {current} here, {saved} in the newest checkpoint. Restore it, or set "
-            "another output."
-        )
 
 
 def stored_shapes(

@@ -18,7 +18,7 @@ import os
 import shutil
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -30,7 +30,7 @@ from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystem
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 
-from corpuskit.errors import CorpuskitError, DataError, UsageError
+from corpuskit.errors import CorpuskitError, DataError
 from corpuskit.storage.local import DigestedFile, sync_folder
 from corpuskit.train.record import (
     CheckpointRecord,
@@ -50,102 +50,8 @@ if TYPE_CHECKING:
 
     from corpuskit.train.model import Decoder
     from corpuskit.train.parallel import Parallel
-    from corpuskit.train.settings import ModelShape, TrainSettings
+    from corpuskit.train.settings import TrainSettings
     from corpuskit.train.upload import Uploads
-
-
-def require_same_run(
-    folder: Path, record: CheckpointRecord, shape: ModelShape, settings: TrainSettings
-) -> None:
-    """Refuse to continue from a checkpoint of another model, or with steps of another size.
-
-    Raises:
-        UsageError: names every difference.
-    """
-    saved = {
-        "experts": None,
-        **record.shape,
-        "global_rows": record.settings["batch"]["global_rows"],
-        "optimizer.kind": record.settings["optimizer"].get("kind", "adamw"),
-        "optimizer.average_decay": record.settings["optimizer"].get("average_decay", 0.0),
-    }
-    current = {
-        **asdict(shape),
-        "global_rows": settings.batch.global_rows,
-        "optimizer.kind": settings.optimizer.kind,
-        "optimizer.average_decay": settings.optimizer.average_decay,
-    }
-    differing = [
-        f"{name} {saved.get(name)!r} there, {value!r} here"
-        for name, value in current.items()
-        if saved.get(name) != value
-    ]
-    if differing:
-        raise UsageError(
-            f"{folder}: the checkpoint is of another run: {'; '.join(differing)}. "
-            "Restore these settings, or set another output."
-        )
-
-
-def require_same_beginning(folder: Path, record: CheckpointRecord, settings: TrainSettings) -> None:
-    """Refuse to continue a training that began in another way than the settings now say.
-
-    Raises:
-        UsageError: names both.
-    """
-    began = record.settings
-    there = {"seed": began["seed"], "branch_from": Path(began.get("branch_from") or "").name}
-    here = {"seed": settings.seed, "branch_from": Path(settings.branch_from or "").name}
-    for key, value in here.items():
-        if value != there[key] and (key == "seed" or value):
-            raise UsageError(
-                f"{key}: {value} here, and the training in {folder.parent.parent} began with "
-                f"{there[key] or 'none'}. Restore it, or set another output."
-            )
-
-
-_DECIDING = (
-    "adapter", "distill", "dtype", "float8", "guard", "init_from", "model", "optimizer", "schedule",
-    "steps", "tokens",
-)  # fmt: skip
-"""Settings that decide what is learned; the others, how and where."""
-
-
-def changed_settings(record: CheckpointRecord, settings: TrainSettings) -> list[str]:
-    """Return what decides the next steps and was different before, as `key: before, now X`."""
-    here = settings.model_dump(mode="json")
-    changed = []
-
-    def compare(key: str, before: Any, now: Any) -> None:
-        if isinstance(before, dict) and isinstance(now, dict):
-            for name in before.keys() & now.keys():  # versions differ in what they know
-                compare(f"{key}.{name}", before[name], now[name])
-        elif before != now:
-            changed.append(f"{key}: {before}, now {now}")
-
-    for key in _DECIDING:
-        if key in record.settings:
-            compare(key, record.settings[key], here[key])
-    return sorted(changed)
-
-
-def require_same_training(folder: Path, record: CheckpointRecord, identity: str) -> None:
-    """Refuse to continue from a checkpoint that another training has written.
-
-    Args:
-        folder: of the checkpoint.
-        record: its own.
-        identity: of this training; empty for any.
-
-    Raises:
-        UsageError: names the checkpoint.
-    """
-    if identity and record.run != identity:
-        raise UsageError(
-            f"{folder}: the checkpoint is of another training ({record.run or 'unknown'}; run.json "
-            f"says {identity}). Move it away; or, to continue from it, name it in branch_from of "
-            "a new output."
-        )
 
 
 _GROUP_STATE = ("params", "steps", "weights")

@@ -20,6 +20,7 @@ Source: V. Korthikanti et al., Reducing Activation Recomputation in Large Transf
 
 from __future__ import annotations
 
+import importlib.util
 import math
 import statistics
 from dataclasses import dataclass, replace
@@ -28,17 +29,13 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
+from corpuskit.distribution import install_command
 from corpuskit.errors import UsageError
+from corpuskit.train.continuation import require_continuation
 from corpuskit.train.flops import pair_flops, rate, require_device, token_flops
 from corpuskit.train.huggingface import choose_shape, choose_teacher, read_shape
-from corpuskit.train.record import complete_checkpoints, read_record, require_checkpoint
-from corpuskit.train.settings import (
-    moment_block,
-    require_fit,
-    require_ranks,
-    require_smooth_branch,
-    stage_spans,
-)
+from corpuskit.train.record import find_newest
+from corpuskit.train.settings import moment_block, require_fit, require_ranks, stage_spans
 from corpuskit.train.status import read_tail
 
 if TYPE_CHECKING:
@@ -224,12 +221,8 @@ def _require_fit(settings: TrainSettings, length: RunLength, ranks: int, *, is_c
             "Change it, or --ranks."
         )
     require_fit(length.shape, length.seq_len, settings, ranks)
-    settings.schedule.require_fit(length.tokens)
-    if settings.branch_from and not complete_checkpoints(Path(settings.output, "checkpoints")):
-        require_checkpoint(trunk := Path(settings.branch_from))
-        record = read_record(trunk)
-        done = record.step * length.tokens // length.steps
-        require_smooth_branch(settings, length.tokens, done, record.settings)
+    newest = find_newest(settings)
+    require_continuation(newest, length.shape, settings, length.steps, length.tokens)
     if parallel.offload and not is_cuda:
         raise UsageError("parallel.offload: true needs CUDA. Leave it out, or give --device.")
     if settings.attention in ("varlen", "flex") and not is_cuda:
@@ -252,6 +245,11 @@ def _advice(settings: TrainSettings, result: Estimate) -> list[str]:
         lines.append(
             f"Memory does not fit, or only just. {' '.join(_ways_to_fit(settings, result))}"
         )
+    lines += [
+        f"{name}: {package} is not installed here. Run: {install_command(extra)}"
+        for name, package, extra in (("adapter", "peft", "lora"), ("float8", "torchao", "float8"))
+        if getattr(settings, name) and importlib.util.find_spec(package) is None
+    ]
     lines += [
         f"{name}: memory is that without it."
         for name in ("compile", "float8", "adapter")

@@ -29,44 +29,10 @@ if TYPE_CHECKING:
     from corpuskit.train.model import Decoder
     from corpuskit.train.parallel import Parallel
     from corpuskit.train.settings import TrainSettings
+    from corpuskit.train.tasks import ScoredText, TaskItem
 
 NAMED_ITEMS = 5
 """Items too long for the model that a result names."""
-
-
-class ScoredText(NamedTuple):
-    """A text whose end is scored.
-
-    Attributes:
-        tokens: (T,) of context and continuation, at least one of each.
-        scored: how many of the last tokens are the continuation.
-        text_bytes: UTF-8 bytes that these spell.
-    """
-
-    tokens: NDArray[np.integer]
-    scored: int
-    text_bytes: int
-
-
-@dataclass(frozen=True)
-class TaskItem:
-    """A question with its choices; with one choice, a text.
-
-    Attributes:
-        id: as in the task's file.
-        domain: what results are grouped by besides.
-        gold: number of the right choice.
-        choices: one request each.
-        lengths: (characters, UTF-8 bytes) of each choice as the file has it.
-        unconditional: the same continuations without context; none if they are not wanted.
-    """
-
-    id: str
-    domain: str
-    gold: int
-    choices: tuple[ScoredText, ...]
-    lengths: tuple[tuple[int, int], ...]
-    unconditional: tuple[ScoredText, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -45,11 +45,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from corpuskit.train.evaluation import HeldOut
-    from corpuskit.train.likelihood import TaskItem
     from corpuskit.train.metrics import Observer
     from corpuskit.train.model import MicroBatch
     from corpuskit.train.parallel import Parallel
     from corpuskit.train.settings import ModelShape, TrainSettings
+    from corpuskit.train.tasks import TaskItem
 
     Batch = dict[str, Any]
 

@@ -310,6 +310,22 @@ def id_in(content: bytes, place: str) -> str:
         raise DataError(f"{place}: has no id: {error}. Restore it, or delete it.") from None
 
 
+def find_newest(settings: TrainSettings) -> tuple[Path, CheckpointRecord] | None:
+    """Return what a run goes on from, without a look at its tensors: folder and record.
+
+    Raises:
+        UsageError: it is to branch from what is no checkpoint.
+    """
+    own = complete_checkpoints(Path(settings.output, "checkpoints"))
+    for folder in reversed(own.values()):
+        with contextlib.suppress(DamagedCheckpointError):
+            return folder, read_record(folder)
+    if settings.branch_from is None or own:
+        return None
+    require_checkpoint(folder := Path(settings.branch_from))
+    return folder, read_record(folder)
+
+
 def _newest_record(output: Path) -> CheckpointRecord | None:
     """Return the record of the newest readable checkpoint that names its training."""
     for folder in reversed(complete_checkpoints(output / "checkpoints").values()):

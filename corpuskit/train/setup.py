@@ -10,15 +10,10 @@ from typing import TYPE_CHECKING, Any
 from corpuskit.errors import DataError, UsageError
 from corpuskit.loader.index import Remix
 from corpuskit.loader.stream import StreamingLoader
-from corpuskit.train.adapters import init_adapters, require_same_adapter
+from corpuskit.train.adapters import init_adapters
 from corpuskit.train.attention import choose_kernel
-from corpuskit.train.checkpoint import (
-    Checkpoints,
-    changed_settings,
-    require_same_beginning,
-    require_same_run,
-    require_same_training,
-)
+from corpuskit.train.checkpoint import Checkpoints
+from corpuskit.train.continuation import require_continuation, require_same_training
 from corpuskit.train.distill import Teacher, open_teacher
 from corpuskit.train.flops import peak_flops
 from corpuskit.train.guard import SpikeGuard
@@ -26,7 +21,7 @@ from corpuskit.train.huggingface import choose_shape, choose_teacher, load_initi
 from corpuskit.train.optim import build_optimizer
 from corpuskit.train.parallel import DTYPES, build_model, require_same
 from corpuskit.train.record import CheckpointRecord, read_skips, spans_of
-from corpuskit.train.settings import require_fit, require_smooth_branch
+from corpuskit.train.settings import require_fit
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -38,7 +33,7 @@ if TYPE_CHECKING:
     from corpuskit.train.model import Decoder
     from corpuskit.train.parallel import Parallel
     from corpuskit.train.pipeline import Pipeline
-    from corpuskit.train.settings import ModelShape, TrainSettings
+    from corpuskit.train.settings import TrainSettings
     from corpuskit.train.upload import Uploads
 
 BATCH_FIELDS = (
@@ -121,7 +116,7 @@ def set_up(
     checkpoints = Checkpoints(settings, parallel, uploads)
     newest = find_beginning(checkpoints, settings, identity)
     tokens = steps * settings.batch.global_rows * plan.seq_len
-    require_continuation(newest, shape, settings, steps, tokens)
+    require_continuation(newest and newest[:2], shape, settings, steps, tokens)
     model = build_model(shape, settings, parallel)
     optimizer = build_optimizer(model, settings.optimizer)
     if newest:
@@ -157,40 +152,6 @@ def _peak_flops(settings: TrainSettings, parallel: Parallel) -> float | None:
     if settings.peak_tflops:
         return settings.peak_tflops * 1e12
     return peak_flops(parallel.device, DTYPES[settings.dtype])
-
-
-def require_continuation(
-    newest: VerifiedCheckpoint | None,
-    shape: ModelShape,
-    settings: TrainSettings,
-    steps: int,
-    tokens: int,
-) -> None:
-    """Refuse to continue a checkpoint with settings that it was not made for, or that never fit.
-
-    Args:
-        newest: the checkpoint; None at the beginning of a run.
-        shape: of the model.
-        settings: of the run.
-        steps, tokens: of the whole run.
-
-    Raises:
-        UsageError: names what differs.
-    """
-    if newest is None:
-        settings.schedule.require_fit(tokens)
-        return
-    folder, record = newest.folder, newest.record
-    require_same_run(folder, record, shape, settings)
-    if folder.is_relative_to(settings.output):
-        require_same_beginning(folder, record, settings)
-        if changed_settings(record, settings):  # a rollback has shortened those that are the same
-            settings.schedule.require_fit(tokens)
-    else:
-        settings.schedule.require_fit(tokens)
-        require_smooth_branch(settings, tokens, record.step * tokens // steps, record.settings)
-    require_same_adapter(record.settings.get("adapter"), settings)
-    require_steps_left(folder, record, steps)
 
 
 def find_beginning(
@@ -250,19 +211,6 @@ def open_loader(
         cache_dir=settings.cache_dir,
         cache_bytes=settings.cache_bytes,
     )
-
-
-def require_steps_left(folder: Path, record: CheckpointRecord, steps: int) -> None:
-    """Refuse a run that is to end before its newest checkpoint.
-
-    Raises:
-        UsageError: names both.
-    """
-    if record.step > steps:
-        raise UsageError(
-            f"{folder}: {record.step} steps are done, and the run is to have {steps}. Raise steps "
-            "or tokens, or set another output."
-        )
 
 
 def count_steps(settings: TrainSettings, loader: StreamingLoader) -> int:

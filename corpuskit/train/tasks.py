@@ -26,12 +26,46 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from corpuskit.errors import DataError, UsageError, describe
-from corpuskit.train.likelihood import ScoredText, TaskItem
 
 Encode = Callable[[Sequence[str]], Sequence[NDArray[np.integer]]]
 """Texts to token ids, without any that begin or end documents."""
 
 Row = Mapping[str, Any]
+
+
+class ScoredText(NamedTuple):
+    """A text whose end is scored.
+
+    Attributes:
+        tokens: (T,) of context and continuation, at least one of each.
+        scored: how many of the last tokens are the continuation.
+        text_bytes: UTF-8 bytes that these spell.
+    """
+
+    tokens: NDArray[np.integer]
+    scored: int
+    text_bytes: int
+
+
+@dataclasses.dataclass(frozen=True)
+class TaskItem:
+    """A question with its choices; with one choice, a text.
+
+    Attributes:
+        id: as in the task's file.
+        domain: what results are grouped by besides.
+        gold: number of the right choice.
+        choices: one request each.
+        lengths: (characters, UTF-8 bytes) of each choice as the file has it.
+        unconditional: the same continuations without context; none if they are not wanted.
+    """
+
+    id: str
+    domain: str
+    gold: int
+    choices: tuple[ScoredText, ...]
+    lengths: tuple[tuple[int, int], ...]
+    unconditional: tuple[ScoredText, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)

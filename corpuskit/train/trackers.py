@@ -19,7 +19,7 @@ from corpuskit.errors import UsageError
 from corpuskit.train.metrics import EvaluationMetrics, MixtureMetrics, StepMetrics, TrainResult
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from corpuskit.train.metrics import Observer, Update
     from corpuskit.train.settings import TrainSettings
@@ -43,12 +43,7 @@ class Trackers:
     """
 
     def __init__(self, settings: TrainSettings, observer: Observer) -> None:
-        for name in settings.track:
-            if importlib.util.find_spec(name) is None:
-                package = "mlflow-skinny" if name == "mlflow" else name
-                raise UsageError(
-                    f"track: {name} is not installed. Run: pip install {package}; or leave it out."
-                )
+        require_trackers(settings.track)
         self._settings, self._observer = settings, observer
         self._waiting: list[str] = list(settings.track)
         self._open: dict[str, tuple[Log, Close]] = {}
@@ -82,6 +77,20 @@ class Trackers:
         except Exception as error:  # noqa: BLE001 - whatever other packages raise
             self._open.pop(name, None)
             print(f"track: {name} gets no more figures: {error}", file=sys.stderr)  # noqa: T201
+
+
+def require_trackers(names: Sequence[str]) -> None:
+    """Refuse trackers whose package is missing.
+
+    Raises:
+        UsageError: names it.
+    """
+    for name in names:
+        if importlib.util.find_spec(name) is None:
+            package = "mlflow-skinny" if name == "mlflow" else name
+            raise UsageError(
+                f"track: {name} is not installed. Run: pip install {package}; or leave it out."
+            )
 
 
 def figures_of(update: Update) -> tuple[dict[str, float], int]:

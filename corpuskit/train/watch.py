@@ -20,7 +20,7 @@ import torch
 import torch.distributed as dist
 from torch.profiler import ProfilerActivity, profile
 
-from corpuskit.train.checkpoint import changed_settings
+from corpuskit.train.continuation import changed_settings
 from corpuskit.train.evaluation import evaluate
 from corpuskit.train.likelihood import score_items
 from corpuskit.train.metrics import DataWaits, EvaluationMetrics, MetricsWriter

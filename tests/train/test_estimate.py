@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import subprocess
 import sys
+from contextlib import nullcontext
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +18,7 @@ import torch
 from click.testing import CliRunner
 
 from corpuskit.cli.train import command
-from corpuskit.errors import UsageError
+from corpuskit.errors import CorpuskitError, UsageError
 from corpuskit.train.attention import lay_out
 from corpuskit.train.context import Context
 from corpuskit.train.estimate import (
@@ -31,6 +34,7 @@ from corpuskit.train.estimate import (
 from corpuskit.train.flops import step_flops
 from corpuskit.train.model import Decoder, token_losses
 from corpuskit.train.optim import build_optimizer
+from corpuskit.train.record import CheckpointRecord, write_record
 from corpuskit.train.settings import PRESETS, ModelSettings, OptimizerSettings, TrainSettings
 
 if TYPE_CHECKING:
@@ -326,9 +330,17 @@ def test_a_far_interval_of_checkpoints_is_advised_on(settings: Callable[..., Any
 
 
 @pytest.mark.slow
-def test_the_command_prints_it_without_torch(settings: Callable[..., Any], tmp_path: Path) -> None:
-    path = tmp_path / "t.yaml"
-    path.write_text(json.dumps(settings().model_dump(mode="json", exclude_defaults=True)))
+@pytest.mark.parametrize("is_packed", [True, False])
+def test_the_command_prints_it_without_torch(
+    settings: Callable[..., Any], tmp_path: Path, is_packed: bool
+) -> None:
+    path, tasks = tmp_path / "t.yaml", tmp_path / "tasks.jsonl"
+    tasks.write_text(QUESTION)
+    evaluate = {"max_documents": 0, "tasks": {"t": str(tasks)}}
+    model = {"preset": "0.5m", "vocab_size": 50}
+    unpacked = settings(data=str(tmp_path / "none"), model=model, evaluate=evaluate)
+    asked = settings() if is_packed else unpacked
+    path.write_text(json.dumps(asked.model_dump(mode="json", exclude_defaults=True)))
     code = (
         "import sys\n"
         "from corpuskit.cli.train import command\n"
@@ -336,9 +348,77 @@ def test_the_command_prints_it_without_torch(settings: Callable[..., Any], tmp_p
         "assert 'torch' not in sys.modules\n"
     )
     words = [sys.executable, "-c", code, str(path), "--plan", "--device", "h100", "--price", "2"]
+    words += ["--seq-len", "32"]
     shown = subprocess.run(words, capture_output=True, text=True, check=True).stdout
     for word in ("non-embedding", "per parameter", "recompute: none", "Daly", "Fits:", "cost"):
         assert word in shown
+
+
+QUESTION = '{"context": "a", "choices": [" b", " c"], "gold": 1}\n'
+
+
+@pytest.mark.parametrize(
+    ("content", "track", "problem"),
+    [
+        (None, [], "no such file"),
+        ('{"q": 1}', [], "columns q are of no known form. Known:"),
+        (QUESTION + '{"choices": [" b"], "gold": 1}', [], "line 2: as plain: gold is 1; it must"),
+        (QUESTION, ["wandb"], "track: wandb is not installed. Run: pip install wandb"),
+        (QUESTION, [], "not a run directory"),
+    ],
+)
+@pytest.mark.parametrize("is_packed", [True, False])
+def test_what_a_training_opens_first_is_opened_by_its_plan(
+    settings: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    content: str | None, track: list[str], problem: str, is_packed: bool,
+) -> None:  # fmt: skip
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    tasks = tmp_path / "tasks.jsonl"
+    if content is not None:
+        tasks.write_text(content)
+    data = {} if is_packed else {"data": str(tmp_path / "none")}
+    model = {"preset": "0.5m", "vocab_size": 50}
+    evaluate = {"max_documents": 0, "tasks": {"t": str(tasks)}}
+    asked = settings(**data, model=model, evaluate=evaluate, track=track)
+    path = tmp_path / "t.yaml"
+    path.write_text(json.dumps(asked.model_dump(mode="json", exclude_defaults=True)))
+    answer = CliRunner().invoke(command, [str(path), "--plan", "--seq-len", "32"])
+    if problem == "not a run directory" and not is_packed:
+        assert answer.exit_code == 0, "what the run directory would say is not known yet"
+    else:
+        assert isinstance(answer.exception, CorpuskitError), answer.output
+        assert problem in str(answer.exception)
+        assert "Memory" not in answer.output
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"seed": 3}, "seed: 3 here, and the training in "),
+        ({"batch": {"global_rows": 4}}, "step-00000002: the checkpoint is of another run: global"),
+        ({"optimizer": {"kind": "lion"}}, "optimizer.kind 'adamw' there, 'lion' here"),
+        ({"steps": 1}, "2 steps are done, and the run is to have 1. Raise steps"),
+        ({"adapter": {"rank": 2}, "init_from": "m"}, "adapter: {'rank': 2, "),
+        ({"schedule": {"warmup_tokens": 2049}}, "schedule.warmup_tokens: 2,049 are more than the"),
+        ({}, ""),
+    ],
+)
+def test_a_run_that_cannot_continue_has_no_plan(
+    settings: Callable[..., Any], monkeypatch: pytest.MonkeyPatch,
+    changes: dict[str, Any], problem: str,
+) -> None:  # fmt: skip
+    before = settings()
+    shape = read_length(before).shape
+    record = CheckpointRecord(
+        2, asdict(shape), before.model_dump(mode="json"), "", "", loader={}, world_size=1
+    )
+    for step, steps_done in ((2, 2), (4, 3)):  # the newer one is damaged
+        folder = Path(before.output, "checkpoints", f"step-{step:08d}")
+        folder.mkdir(parents=True)
+        write_record(folder, replace(record, step=steps_done))
+    monkeypatch.setattr("corpuskit.train.estimate.choose_shape", lambda *_: shape)
+    with pytest.raises(UsageError, match=re.escape(problem)) if problem else nullcontext():
+        estimate(settings(**changes))
 
 
 def test_options_of_the_plan_reach_it(settings: Callable[..., Any], tmp_path: Path) -> None:

@@ -19,12 +19,12 @@ from click.testing import CliRunner
 from corpuskit.cli.evaluate import command
 from corpuskit.errors import DataError, UsageError
 from corpuskit.train.attention import lay_out
-from corpuskit.train.likelihood import ScoredText, TaskItem, score_items
+from corpuskit.train.likelihood import score_items
 from corpuskit.train.loop import train
 from corpuskit.train.model import token_losses
 from corpuskit.train.parallel import build_model, join
 from corpuskit.train.settings import ParallelSettings
-from corpuskit.train.tasks import encode_items, read_task
+from corpuskit.train.tasks import ScoredText, TaskItem, encode_items, read_task
 from tests.train.conftest import SEQ_LEN, VOCAB
 
 if TYPE_CHECKING:

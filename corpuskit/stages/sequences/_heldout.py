@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from corpuskit.kernels.arrays import Uint32s
-    from corpuskit.train.likelihood import TaskItem
-    from corpuskit.train.tasks import Question
+    from corpuskit.train.tasks import Question, TaskItem
 
 ROLE = "aside:holdout"
 PLAN_FORMAT, MIX_FORMAT = 1, 2
