@@ -54,8 +54,8 @@ if TYPE_CHECKING:
     from corpuskit.train.upload import Uploads
 
 
-_GROUP_STATE = ("params", "steps", "weights")
-"""What a group of parameters has besides settings: what optimizers count in it."""
+_COUNTED = ("steps", "weights")
+"""What optimizers count in a group of parameters."""
 
 
 class Damaged(NamedTuple):
@@ -273,19 +273,19 @@ class Checkpoints:
                 f"{folder}: the checkpoint can't be read: {why}. Move the folder away and run "
                 "again, to go on from the one before."
             ) from error
-        # Groups hold settings as well (betas, decays): those of this run, not of the checkpoint.
-        ours = [
-            {name: value for name, value in group.items() if name not in _GROUP_STATE}
-            for group in optimizer.param_groups
-        ]
+        groups = optimizer.param_groups
+        # torch takes no groups without parameters, which ranks of a pipeline have under muP.
+        optimizer.param_groups = [group for group in groups if group["params"]]
         set_state_dict(
             model,
             optimizer,
             model_state_dict=state["model"],
             optim_state_dict=state["optimizer"],
         )
-        for group, own in zip(optimizer.param_groups, ours, strict=True):
-            group.update(own)
+        # What else is in groups (betas, decays) are settings: those of this run.
+        optimizer.param_groups = groups
+        for group, saved in zip(groups, state["optimizer"]["param_groups"], strict=True):
+            group.update({name: saved[name] for name in _COUNTED if name in saved})
 
     def _candidates(self, at_most: int | None) -> list[Path]:
         """Return the checkpoints in the order in which to try them, as rank 0 sees them."""

@@ -500,7 +500,60 @@ def test_other_settings_are_used_and_reported(settings: Any, run_ranks: Any) -> 
     )
 
 
-def _groups(settings: TrainSettings) -> list[dict[str, Any]]:
+PIPELINE = {
+    "parallel": {"pipeline": 2},
+    "model": {"dim": 32, "layers": 2, "heads": 4, "kv_heads": 2, "ffn_dim": 64, "tied": False,
+              "mup_base_dim": 16},
+    "batch": {"global_rows": 8, "micro_rows": 4},
+}  # fmt: skip
+EXPERTS = {
+    "parallel": {"expert": 2},
+    "model": {"dim": 32, "layers": 2, "heads": 4, "kv_heads": 2, "ffn_dim": 64,
+              "experts": {"count": 4, "per_token": 2}},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes"),
+    [(kind, {}) for kind in ("adamw", "muon", "lion", "adamw8bit", "schedule_free")]
+    + [(kind, PIPELINE) for kind in ("adamw", "muon", "lion", "adamw8bit", "schedule_free")]
+    + [(kind, EXPERTS) for kind in ("muon", "adamw8bit")],
+)
+def test_every_optimizer_goes_on_with_the_settings_of_now(
+    kind: str, changes: dict[str, Any], settings_for: Any, tmp_path: Path, run_ranks: Any
+) -> None:
+    # As an optimizer that had them from its first step, stopped once or twice.
+    ranks = 2 if changes else 1
+    other = {
+        "kind": kind, "lr": 2e-3, "weight_decay": 0.5, "beta1": 0.5, "beta2": 0.6, "eps": 1e-5,
+        "momentum": 0.7,
+    }  # fmt: skip
+    optimizers = [{"kind": kind, "lr": 1e-3}, other, other]
+    stopped = [
+        settings_for(tmp_path / "stopped", steps=steps, optimizer=optimizer, **changes)
+        for steps, optimizer in enumerate(optimizers, 1)
+    ]
+    whole = settings_for(tmp_path / "whole", steps=3, optimizer=other, **changes)
+    same = [
+        settings_for(tmp_path / "same", steps=steps, optimizer=other, **changes)
+        for steps in (1, 2, 3)
+    ]
+    found = run_ranks(ranks, _groups, *same, *stopped)
+    expected = run_ranks(ranks, _groups, whole)
+    for by_group, from_the_start in zip(found, expected, strict=True):
+        assert len(by_group) == len(from_the_start)
+        for group, fresh in zip(by_group, from_the_start, strict=True):
+            assert group | {"weights": 0} == fresh | {"weights": 0}
+            assert ("weights" in group) == (kind == "schedule_free")
+    assert losses_of(same[-1]) == losses_of(whole)
+
+
+def _groups(*all_settings: TrainSettings) -> list[dict[str, Any]]:
+    """Run each of the settings in this rank; return the groups of the last optimizer."""
+    return [_groups_of(settings) for settings in all_settings][-1]
+
+
+def _groups_of(settings: TrainSettings) -> list[dict[str, Any]]:
     found = []
     take_steps = loop.take_steps
 
