@@ -137,11 +137,9 @@ class StreamingLoader:
         _require_seconds(read_deadline_seconds)
         batch = BatchRows(global_batch_rows)
         files = open_files(
-            run_dir,
-            deadline_seconds=read_deadline_seconds,
-            cache_dir=cache_dir,
+            run_dir, deadline_seconds=read_deadline_seconds, cache_dir=cache_dir,
             cache_bytes=cache_bytes,
-        )
+        )  # fmt: skip
         self.plan = without_rows(read_mix(files, order_seed, remix), skip)
         self.seq_len, self._row_chunks = cut_rows(self.plan.seq_len, seq_len)
         self._fields = choose_fields(fields, self._row_chunks)

@@ -219,6 +219,12 @@ def test_what_cannot_be_is_refused(searched, change: tuple[str, ...], problem: s
     assert problem in str(outcome.exception)
 
 
+def test_a_single_source_is_refused_before_anything_is_built(tmp_path: Path) -> None:
+    arguments = write_sources(tmp_path, {"prose": our_texts()["prose"][:60]})
+    outcome = CliRunner().invoke(group, ["mixture", "search", *arguments, *SHORT, "--plan"])
+    assert "p.yaml: a search needs two sources, and here is prose" in str(outcome.exception)
+
+
 def test_a_plan_counts_trainings_and_writes_nothing(searched, tmp_path: Path) -> None:
     _, arguments, _ = searched
     elsewhere = [*arguments[:-1], str(tmp_path / "none")]

@@ -421,6 +421,15 @@ def test_a_run_that_cannot_continue_has_no_plan(
         estimate(settings(**changes))
 
 
+def test_an_evaluation_of_nothing_is_refused(settings: Callable[..., Any], tmp_path: Path) -> None:
+    path, asked = tmp_path / "t.yaml", settings(evaluate={"max_documents": 0})
+    path.write_text(json.dumps(asked.model_dump(mode="json", exclude_defaults=True)))
+    for words in ([], ["--plan"]):
+        answer = CliRunner().invoke(command, [str(path), *words])
+        assert "evaluate.max_documents: 0, and no tasks" in answer.output + str(answer.exception)
+        assert answer.exit_code
+
+
 def test_options_of_the_plan_reach_it(settings: Callable[..., Any], tmp_path: Path) -> None:
     path = tmp_path / "t.yaml"
     path.write_text(json.dumps(settings().model_dump(mode="json", exclude_defaults=True)))

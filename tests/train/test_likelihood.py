@@ -225,12 +225,19 @@ def test_published_forms_are_worded_as_their_harness_does(
         (['{"question": "?", "choices": {"text": ["a", "b"], "label": ["A"]}, "answerKey": "A"}'],
          DataError, "2 choices and 1 labels"),
         (['{"choices": "ab", "gold": 0}'], DataError, "'ab' is not a list"),
+        ([f'{{"question": "?", "choices": {["a"] * 11}, "answer": 0}}'.replace("'", '"')],
+         DataError, "has 11 choices, more than 10"),
         (['{"question": "?", "choices": "ab", "answer": 0}'], DataError, "'ab' is not a list"),
         (['{"passage": "p", "question": "?", "answer": "false"}'], DataError,
          "'false' is neither true nor false"),
         (['{"text": "a\\ud800"}'], DataError, "surrogates"),
         (['{"context": "\\udfff", "choices": ["a"], "gold": 0}'], DataError, "surrogates"),
         (['{"goal": "\\udfff", "sol1": "a", "sol2": "b", "label": 0}'], DataError, "surrogates"),
+        (['{"goal": "g", "sol1": "\\udfff", "sol2": "b", "label": 0}'], DataError, "surrogates"),
+        *(([f'{{"sentence": "a _ {end}", "option1": "{one}", "option2": "c", "answer": "1"}}'],
+           DataError, "surrogates") for end, one in (("\\udfff", "b"), ("d", "\\udfff"))),
+        (['{"activity_label": "a", "ctx_a": "b", "ctx_b": "c", "endings": "xy", "label": 0}'],
+         DataError, "'xy' is not a list"),
         (["[" * 100_000], DataError, "line 1: is not JSON"),
         ([], UsageError, "has no items"),
     ],
@@ -282,6 +289,14 @@ def evaluate_folder(arguments: Sequence[str]) -> str:
     done = CliRunner().invoke(command, list(arguments), catch_exceptions=False)
     assert done.exit_code == 0, done.output
     return done.output
+
+
+def test_a_folder_of_items_that_cannot_be_is_refused_before_the_model_is_opened(
+    tmp_path: Path,
+) -> None:
+    (task := tmp_path / "quiz.jsonl").write_text(json.dumps(QUIZ[0]))
+    asked = [str(tmp_path), f"quiz={task}", "--items", str(task / "items")]
+    assert isinstance(CliRunner().invoke(command, asked).exception, NotADirectoryError)
 
 
 def test_the_command_scores_a_model_of_hugging_face_as_its_own_library_does(

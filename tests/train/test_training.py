@@ -22,13 +22,14 @@ from torch.distributed.tensor import DTensor
 from corpuskit.errors import CorpuskitError, UsageError
 from corpuskit.loader.stream import StreamingLoader
 from corpuskit.train import loop
+from corpuskit.train.continuation import changed_settings
 from corpuskit.train.estimate import estimate
 from corpuskit.train.heartbeat import HeartbeatWriter
 from corpuskit.train.likelihood import Evaluated
 from corpuskit.train.loop import main, take_step, train
 from corpuskit.train.metrics import StepMetrics, TrainResult
 from corpuskit.train.parallel import join
-from corpuskit.train.record import read_record
+from corpuskit.train.record import CheckpointRecord, read_record
 from corpuskit.train.setup import set_up
 from corpuskit.train.watch import StopSignals, Watch
 from tests.patience import HANG_SECONDS, wait_until
@@ -498,6 +499,26 @@ def test_other_settings_are_used_and_reported(settings: Any, run_ranks: Any) -> 
         "since step-00000002: optimizer.beta1: 0.9, now 0.5; optimizer.lr: 0.001, now 0.002; "
         "optimizer.weight_decay: 0.1, now 0.5; steps: 2, now 3"
     )
+
+
+def test_every_setting_that_decides_what_is_learned_is_reported(settings: Any) -> None:
+    changes: dict[str, Any] = {
+        "adapter.rank": (2, 4), "distill.weight": (0.5, 0.25), "dtype": ("float32", "bfloat16"),
+        "float8": (False, True), "guard.sigmas": (6.0, 0.0), "init_from": ("a", "b"),
+        "model.z_loss": (0.0, 0.5), "optimizer.clip_norm": (1.0, 2.0), "steps": (8, 9),
+        "schedule.final_ratio": (0.1, 0.0), "tokens": (None, 99),
+    }  # fmt: skip
+    same = {"log_every_steps": 3, "peak_tflops": 1.0, "parallel": {"recompute": "full"}}
+    needed = {"adapter": {"rank": 2}, "init_from": "a", "distill": {"teacher": "t"}}
+    before = settings(**needed)
+    record = CheckpointRecord(2, {}, before.model_dump(mode="json"), "", "", {}, world_size=1)
+    assert changed_settings(record, settings(**needed, **same)) == []
+    for key, (old, new) in changes.items():
+        section, _, name = key.partition(".")
+        now = getattr(before, section)
+        value = now.model_copy(update={name: new}) if name else new
+        changed = changed_settings(record, before.model_copy(update={section: value}))
+        assert changed == [f"{key}: {old}, now {new}"]
 
 
 PIPELINE = {
