@@ -71,6 +71,9 @@ def require_same_run(
         "optimizer.kind": settings.optimizer.kind,
         "optimizer.average_decay": settings.optimizer.average_decay,
     }
+    if settings.optimizer.kind == "schedule_free":  # its weights lie where beta1 says
+        saved["optimizer.beta1"] = record.settings["optimizer"]["beta1"]
+        current["optimizer.beta1"] = settings.optimizer.beta1
     differing = [
         f"{name} {saved.get(name)!r} there, {value!r} here"
         for name, value in current.items()

@@ -397,6 +397,10 @@ def test_what_a_training_opens_first_is_opened_by_its_plan(
         ({"seed": 3}, "seed: 3 here, and the training in "),
         ({"batch": {"global_rows": 4}}, "step-00000002: the checkpoint is of another run: global"),
         ({"optimizer": {"kind": "lion"}}, "optimizer.kind 'adamw' there, 'lion' here"),
+        (
+            {"optimizer": {"kind": "schedule_free", "beta1": 0.5}},
+            "optimizer.beta1 0.9 there, 0.5 here",
+        ),
         ({"steps": 1}, "2 steps are done, and the run is to have 1. Raise steps"),
         ({"adapter": {"rank": 2}, "init_from": "m"}, "adapter: {'rank': 2, "),
         ({"schedule": {"warmup_tokens": 2049}}, "schedule.warmup_tokens: 2,049 are more than the"),
@@ -407,7 +411,8 @@ def test_a_run_that_cannot_continue_has_no_plan(
     settings: Callable[..., Any], monkeypatch: pytest.MonkeyPatch,
     changes: dict[str, Any], problem: str,
 ) -> None:  # fmt: skip
-    before = settings()
+    kind = "schedule_free" if "beta1" in str(changes) else "adamw"
+    before = settings(optimizer={"kind": kind})
     shape = read_length(before).shape
     record = CheckpointRecord(
         2, asdict(shape), before.model_dump(mode="json"), "", "", loader={}, world_size=1
