@@ -539,9 +539,9 @@ class TrainSettings(Section):
     """Bound on `cache_dir`, over all ranks together."""
     output: PathText
     """Folder for metrics and checkpoints; a run continues from its own."""
-    seed: int = Field(0, ge=0)
+    seed: int = Field(0, ge=0, le=(1 << 62) - 1)
     """Seed of the initial weights; the order of the rows has its own, in the plan."""
-    order_seed: int | None = Field(None, ge=0)
+    order_seed: int | None = Field(None, ge=0, le=(1 << 62) - 1)
     """Take the rows of each source in another random order than the plan's, for repetitions."""
     remix: RemixSettings | None = None
     """Other shares of the sources than those of the plan."""

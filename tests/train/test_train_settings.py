@@ -48,6 +48,8 @@ def test_steps_and_tokens_exclude_each_other(settings: Callable[..., TrainSettin
     [
         ({"optimizer": {"lr": float("inf")}}, "finite number"),
         ({"health": {"hang_seconds": 1e300}}, "less than or equal"),
+        ({"seed": 1 << 64}, "less than or equal to 4611686018427387903"),
+        ({"order_seed": 1 << 64}, "less than or equal to 4611686018427387903"),
         ({"profile": {"steps": [-1]}}, "greater than or equal to 0"),
         ({"evaluate": {"tasks": {"../../out": "a.jsonl"}}}, "it names a file"),
         ({"output": "runs/../runs/x", "data": "runs/x"}, "is the folder of data"),
