@@ -80,7 +80,7 @@ class Case:
         return TrainSettings.model_validate(
             {
                 "data": "none",
-                "output": "none",
+                "output": "out",
                 "model": {"preset": self.preset, "vocab_size": self.vocab_size},
                 "batch": {"global_rows": rows, "micro_rows": self.rows},
                 "steps": 2,

@@ -124,7 +124,7 @@ def test_a_run_with_experts_continues_bit_for_bit_on_any_ranks(
 def test_what_does_not_fit_is_refused() -> None:
     with pytest.raises(ValidationError, match=r"per_token 5 is more than count 4\. Lower it"):
         ModelSettings.model_validate(MODEL | {"experts": {"count": 4, "per_token": 5}})
-    fields = {"data": "-", "output": "-", "model": MODEL, "batch": {"global_rows": 8}}
+    fields = {"data": "-", "output": "o", "model": MODEL, "batch": {"global_rows": 8}}
     with pytest.raises(ValidationError, match=r"Set parallel\.tensor to 1"):
         TrainSettings.model_validate(fields | {"parallel": {"tensor": 2}})
     with pytest.raises(ValidationError, match=r"Set parallel\.expert: 2"):

@@ -47,7 +47,7 @@ def settings_of(
     """Return settings of which only those of model, optimizer and `parallel` matter here."""
     return TrainSettings.model_validate(
         {
-            "data": "-", "output": "-", "model": MODEL | (model or {}), "parallel": parallel,
+            "data": "-", "output": "o", "model": MODEL | (model or {}), "parallel": parallel,
             "batch": {"global_rows": ROWS, "micro_rows": 1}, "device": "cpu",
             "optimizer": {"lr": 1e-3 if kind == "lion" else 1e-2, "kind": kind},
         }

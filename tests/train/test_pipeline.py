@@ -46,7 +46,7 @@ def test_pipelines_compute_as_one_rank_and_continue_each_other(
 
 
 def shape_and_settings(**parallel: Any) -> tuple[Any, TrainSettings]:
-    settings = settings_of("-", Path("-"), parallel, batch={"global_rows": 48, "micro_rows": 4})
+    settings = settings_of("-", Path("o"), parallel, batch={"global_rows": 48, "micro_rows": 4})
     return settings.model.shape(VOCAB), settings
 
 
@@ -99,7 +99,7 @@ def test_settings_that_cannot_work_together_are_refused(
     fields["parallel"]["pipeline"] = 2
     with pytest.raises(ValueError, match=message):
         TrainSettings.model_validate(
-            {"data": "-", "output": "-", "batch": {"global_rows": 8}} | fields
+            {"data": "-", "output": "o", "batch": {"global_rows": 8}} | fields
         )
 
 
