@@ -100,10 +100,12 @@ def documents(shared: Path, part: str, num: int) -> list[Row]:
 
 
 def load_short(folder: Path, part: str) -> list[Row]:
-    """Return words, pairs and sentences of a part, `tune` or `judge`, of what texts.py wrote."""
-    path = folder / ("validation.parquet" if part == "tune" else "test.parquet")
-    texts = [(r["text"], r["label"], r["origin"]) for r in pq.read_table(path).to_pylist()]
-    texts += examples() if part == "judge" else []
+    """Return words, pairs and sentences of a part of what texts.py wrote: `tune` or `judge`, or
+    `tune-script` or `judge-script`, messages in another script than the language mostly has."""
+    texts = examples() if part == "judge" else []
+    if part in ("tune", "judge"):
+        path = folder / ("validation.parquet" if part == "tune" else "test.parquet")
+        texts += [(r["text"], r["label"], r["origin"]) for r in pq.read_table(path).to_pylist()]
     rows = pq.read_table(folder / "messages.parquet", filters=[("part", "=", part)]).to_pylist()
     texts += [(row["text"], row["label"], row["source"]) for row in rows]
     return short(texts, random.Random(1))
