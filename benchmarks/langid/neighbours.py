@@ -74,8 +74,9 @@ def train(labels: tuple[str, ...], by_label: dict[str, list[str]]) -> LinearWeig
             texts += [text, fragment(text, rng)]
             truth += [rank, rank]
     weights = fit_linear(count(texts), np.array(truth, float), labels, GRAMS, CARD, 2)
-    shares = np.bincount(truth) / len(truth)
-    return replace(weights, bias=weights.bias - np.log(shares * len(labels)))
+    often = np.log(np.bincount(truth))
+    # Of two labels there is one logit, that of the second beside the first.
+    return replace(weights, bias=weights.bias - (often[-len(weights.bias) :] - often[0]))
 
 
 def measure(

@@ -4,6 +4,7 @@
 |---|---|---|
 | tune | validation parts of Tatoeba and UDHR, messages of Django | bench_en shard 0, 3 in 10 of bench_multi |
 | judge | spaCy's example sentences, messages of GTK and GLib, test parts of Tatoeba and UDHR | the rest |
+| tune-script, judge-script | messages of Django, of GTK and GLib in the script that is less usual | |
 
 Where a language is written without spaces, two and four characters stand for a word and two.
 """

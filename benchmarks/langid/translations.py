@@ -143,6 +143,7 @@ def read(paths: Iterable[Path]) -> dict[tuple[str, str], list[str]]:
             label = label_of_locale(locale)
             if locale in SCRIPTS:
                 source += "-script"
+                label = label if source in PARTS else None
             if label is not None and (text := clean(message)):
                 found[source, label].add(text)
     owners: dict[str, set[str]] = defaultdict(set)
