@@ -72,7 +72,7 @@ LEFT_OUT = frozenset("ie sco wuu".split())
 CHARS = 600_000
 FRAGMENTS = 0.65  # share of the lines that are a few words, so that short texts are not a surprise
 MESSAGES = 0.4  # share of what is drawn from the messages of programs, in languages that have some
-# Sentences from which a language has its full share of prose; below, messages take their place:
+# Sentences from which neighbours have their full share of prose; below, messages take their place:
 # Zulu has 54, which would be drawn thousands of times each.
 ENOUGH = 300
 FEW = 1_000  # messages below which a language takes those of FILLERS, too
@@ -288,7 +288,8 @@ def main() -> None:
         times = 4 if label in MAJOR | NEAR else 1
         if label == "en":
             own, times = plain, 8
-        least = min(len(by_label[near]) for near in family(label))
+        kin = family(label)
+        least = min(len(by_label[near]) for near in kin) if len(kin) > 1 else ENOUGH
         share = 1 - (1 - MESSAGES) * min(1, least / ENOUGH)
         chars = int(CHARS * times)
         lines = list(compose(own, learned[label], share, chars, rng))
@@ -296,7 +297,7 @@ def main() -> None:
             other = [list(map(scripts.OTHER[label], units)) for units in (own, learned[label])]
             lines += compose(*other, share, int(OTHER_SCRIPT * chars), rng)
         rows += [(line, label, "composed") for line in lines]
-    rows += [(line, "en", "manuals") for line in manuals(plain, CHARS * 26, rng)]
+    rows += [(line, "en", "manuals") for line in manuals(plain, CHARS * 30, rng)]
     rows += [(line, "en", "messages") for line in messages(plain, CHARS * 5, rng)]
     write(given.out / "train.parquet", rows)
     both = [(text, label) for group in GROUPS for label in group for text in by_label[label]]
