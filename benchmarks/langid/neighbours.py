@@ -66,17 +66,15 @@ class Group:
 
 
 def train(labels: tuple[str, ...], by_label: dict[str, list[str]]) -> LinearWeights:
-    """Return a model of one group that expects each of its languages as often."""
+    """Return a model of one group, which expects its languages as often as they have texts: Spanish
+    most, as it is met. Made to expect each as often, it called 7 % of Spanish sentences Galician."""
     rng, texts, truth = random.Random(1), list[str](), list[int]()
     for rank, label in enumerate(labels):
         own = by_label[label]
         for text in rng.sample(own, min(len(own), PER_LANGUAGE)):
             texts += [text, fragment(text, rng)]
             truth += [rank, rank]
-    weights = fit_linear(count(texts), np.array(truth, float), labels, GRAMS, CARD, 2)
-    often = np.log(np.bincount(truth))
-    # Of two labels there is one logit, that of the second beside the first.
-    return replace(weights, bias=weights.bias - (often[-len(weights.bias) :] - often[0]))
+    return fit_linear(count(texts), np.array(truth, float), labels, GRAMS, CARD, 2)
 
 
 def measure(
