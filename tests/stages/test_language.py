@@ -50,7 +50,7 @@ def test_the_embedded_model_names_the_language_of_plain_sentences():
 def test_languages_are_known_in_their_other_script():
     """Written for this test, in Latin letters; most text in these languages is in Cyrillic ones."""
     texts = {
-        "tt": ["Min bügen irtän kitapxanägä bardım häm yaña kitap aldım.", "Qış köne salqın bula."],
+        "tt": ["Min bügen irtän kitapxanägä bardım häm yaña kitap aldım.", "Qış köne salqın bula."],  # noqa: RUF001
         "sr": ["Devojčica je htela da posle večere peva pesmu svom dedi.", "Gde ste bili uveče?"],
     }
     for label, some in texts.items():
