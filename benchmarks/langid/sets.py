@@ -4,6 +4,7 @@
 |---|---|---|
 | tune | validation parts of Tatoeba and UDHR, messages of Django | bench_en shard 0, 3 in 10 of bench_multi |
 | judge | spaCy's example sentences, messages of GTK and GLib, test parts of Tatoeba and UDHR | the rest |
+| tune-script, judge-script | messages of Django, of GTK and GLib in the script that is less usual | |
 
 Where a language is written without spaces, two and four characters stand for a word and two.
 """
@@ -100,10 +101,12 @@ def documents(shared: Path, part: str, num: int) -> list[Row]:
 
 
 def load_short(folder: Path, part: str) -> list[Row]:
-    """Return words, pairs and sentences of a part, `tune` or `judge`, of what texts.py wrote."""
-    path = folder / ("validation.parquet" if part == "tune" else "test.parquet")
-    texts = [(r["text"], r["label"], r["origin"]) for r in pq.read_table(path).to_pylist()]
-    texts += examples() if part == "judge" else []
+    """Return words, pairs and sentences of a part of what texts.py wrote: `tune` or `judge`, or
+    `tune-script` or `judge-script`, messages in another script than the language mostly has."""
+    texts = examples() if part == "judge" else []
+    if part in ("tune", "judge"):
+        path = folder / ("validation.parquet" if part == "tune" else "test.parquet")
+        texts += [(r["text"], r["label"], r["origin"]) for r in pq.read_table(path).to_pylist()]
     rows = pq.read_table(folder / "messages.parquet", filters=[("part", "=", part)]).to_pylist()
     texts += [(row["text"], row["label"], row["source"]) for row in rows]
     return short(texts, random.Random(1))

@@ -24,6 +24,7 @@ import english
 import pyarrow as pa
 import pyarrow.parquet as pq
 import repair
+import scripts
 import translations
 from noise import decorate, phrases, recase, repeated
 
@@ -71,9 +72,15 @@ LEFT_OUT = frozenset("ie sco wuu".split())
 CHARS = 600_000
 FRAGMENTS = 0.65  # share of the lines that are a few words, so that short texts are not a surprise
 MESSAGES = 0.4  # share of what is drawn from the messages of programs, in languages that have some
+# Sentences from which neighbours have their full share of prose; below, messages take their place:
+# Zulu has 54, which would be drawn thousands of times each.
+ENOUGH = 300
+FEW = 1_000  # messages below which a language takes those of FILLERS, too
+FILLERS = ("android", "chromium")
+OTHER_SCRIPT = 0.5  # characters in the other script of a language (scripts.py), beside these
 # Neighbours, which take more text to tell apart; those of Nguni and Yoruba have little of it.
 NEAR = frozenset(
-    "ms id bs hr sr sl nn no da ca es gl pt oc ast zu xh yo ha ig tn st ts sn rw rn".split()
+    "ms id bs hr sr sl mk nn no da ca es gl pt oc ast zu xh yo ha ig tn st ts sn rw rn".split()
 )
 MAJOR = frozenset(
     "de fr es it pt nl ru pl ja zh ko ar fa hi tr vi id cs sv uk el hu fi da no ro he th bg".split()
@@ -86,6 +93,7 @@ GROUPS = (
     ("bs", "hr", "sr"),
     ("da", "nn", "no"),
     ("ast", "ca", "es", "gl", "oc", "pt"),
+    ("xh", "zu"),
 )
 
 
@@ -159,15 +167,19 @@ def fragment(text: str, rng: random.Random) -> str:
     return " ".join(words[start : start + rng.randint(1, 5)])
 
 
-def compose(prose: list[str], messages: list[str], chars: int, rng: random.Random) -> Iterator[str]:
+def compose(
+    prose: list[str], messages: list[str], share: float, chars: int, rng: random.Random
+) -> Iterator[str]:
     """Yield training lines of one language, about `chars` characters in all.
+
+    That share of the units is drawn from messages, if there are any.
 
     A line is 1 to 10 units, longer ones cut to 4 to 30 words, in changed case and with noise; or,
     mostly, a few words as they are, which cost little and teach short texts.
     """
     made = 0
     while made < chars:
-        units = messages if messages and rng.random() < MESSAGES else prose
+        units = messages if messages and rng.random() < share else prose
         if rng.random() < FRAGMENTS:
             line = recase(fragment(rng.choice(units), rng), rng)
             made += len(line)
@@ -210,6 +222,34 @@ def messages(units: list[str], chars: int, rng: random.Random) -> Iterator[str]:
         yield text
 
 
+def family(label: str) -> tuple[str, ...]:
+    """Return a language and its near neighbours."""
+    return next((labels for labels in GROUPS if label in labels), (label,))
+
+
+def is_shared(source: str, label: str, said: dict[tuple[str, str], list[str]]) -> bool:
+    """Return whether a language has near neighbours, all of which have messages of a source."""
+    kin = family(label)
+    return len(kin) > 1 and all((source, each) in said for each in kin)
+
+
+def to_learn(said: dict[tuple[str, str], list[str]]) -> dict[str, list[str]]:
+    """Return label -> messages to learn from.
+
+    FILLERS and LibreOffice are for languages with few other messages, and for near neighbours that
+    all have them: with more of a source than its neighbour has, a language is taken for what all
+    of that source is about.
+    """
+    learned: dict[str, list[str]] = defaultdict(list)
+    for source in ("firefox", "kolibri", "libreoffice", *FILLERS):
+        few = {label for _, label in said if len(learned[label]) < FEW}
+        for (one, label), texts in sorted(said.items()):
+            wanted = source in ("firefox", "kolibri") or label in few
+            if one == source and (wanted or is_shared(source, label, said)):
+                learned[label] += texts
+    return learned
+
+
 def write(path: Path, rows: list[tuple[str, str, str]]) -> None:
     """Write (text, label, origin) rows."""
     texts, labels, origins = zip(*rows, strict=True)
@@ -242,22 +282,29 @@ def main() -> None:
     names = ("text", "label", "source", "part")
     columns = dict(zip(names, zip(*rows, strict=True), strict=True))
     pq.write_table(pa.table(columns), given.out / "messages.parquet")
-    learned: dict[str, list[str]] = defaultdict(list)
-    for (source, label), texts in sorted(said.items()):
-        if translations.PARTS[source] == "train":
-            learned[label] += texts
+    learned = to_learn(said)
     rows = []
     for label, own in sorted(by_label.items()):
         times = 4 if label in MAJOR | NEAR else 1
         if label == "en":
             own, times = plain, 8
-        lines = compose(own, learned[label], int(CHARS * times), rng)
+        kin = family(label)
+        least = min(len(by_label[near]) for near in kin) if len(kin) > 1 else ENOUGH
+        share = 1 - (1 - MESSAGES) * min(1, least / ENOUGH)
+        chars = int(CHARS * times)
+        lines = list(compose(own, learned[label], share, chars, rng))
+        if label in scripts.OTHER:
+            other = [list(map(scripts.OTHER[label], units)) for units in (own, learned[label])]
+            lines += compose(*other, share, int(OTHER_SCRIPT * chars), rng)
         rows += [(line, label, "composed") for line in lines]
-    rows += [(line, "en", "manuals") for line in manuals(plain, CHARS * 26, rng)]
+    rows += [(line, "en", "manuals") for line in manuals(plain, CHARS * 30, rng)]
     rows += [(line, "en", "messages") for line in messages(plain, CHARS * 5, rng)]
     write(given.out / "train.parquet", rows)
-    near = [label for group in GROUPS for label in group]
-    both = [(text, label) for label in near for text in by_label[label] + learned[label]]
+    both = [(text, label) for group in GROUPS for label in group for text in by_label[label]]
+    for (source, label), texts in said.items():
+        if translations.PARTS[source] == "train" and is_shared(source, label, said):
+            both += [(text, label) for text in texts]
+    both += [(scripts.OTHER[label](text), label) for text, label in both if label in scripts.OTHER]
     write(given.out / "near.parquet", [(text, label, "near") for text, label in sorted(set(both))])
     for part in ("validation", "test"):
         chosen = [(u.text, u.label, u.origin) for u in units if u.part == part]

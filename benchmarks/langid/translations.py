@@ -2,13 +2,15 @@
 
     mkdir packages && cd packages
     apt-get download $(apt-cache search --names-only '^firefox-esr-l10n-' | cut -d' ' -f1 | grep -v all)
-    apt-get download libreoffice-l10n-{nso,rw,st,tn,ts,xh,zu}   # languages that bench_multi lacks
+    apt-get download libreoffice-l10n-{bs,hr,sr,nso,rw,st,tn,ts,xh,zu}
+    apt-get download android-framework-res chromium-l10n
     apt-get download libgtk-3-common libgtk2.0-common libglib2.0-data
     pip download --no-deps django kolibri   # the versions of packages.sha256
 
-Firefox and LibreOffice (MPL 2.0) and Kolibri (MIT) are for training, Django (BSD) for the choice of
-settings and for calibration, GTK and GLib (LGPL 2.1) for judging alone. Messages that equal an
-English one are left out, and so are messages that two languages share.
+Firefox and LibreOffice (MPL 2.0), Kolibri (MIT), Android (Apache-2.0) and Chromium (BSD) are for
+training, Django (BSD) for the choice of settings and for calibration, GTK and GLib (LGPL 2.1) for
+judging alone. Messages that equal an English one are left out, and so are messages that two
+languages share.
 """
 
 from __future__ import annotations
@@ -23,19 +25,22 @@ import zipfile
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
+import resources
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
 PARTS = {
-    "firefox": "train", "libreoffice": "train", "kolibri": "train", "django": "tune",
-    "gtk": "judge",
+    "firefox": "train", "libreoffice": "train", "kolibri": "train", "android": "train",
+    "chromium": "train", "django": "tune", "gtk": "judge",
+    "django-script": "tune-script", "gtk-script": "judge-script",
 }  # fmt: skip
 # Locales that are no label: spellings and scripts hardly ever met, and codes of other languages.
-SKIPPED = frozenset(
-    "be@latin en@shaw uz@cyrillic az_IR sr@ije sr_Latn sr@latin bn_IN en_AU ff ig_NG".split()
-)
-LOCALES = {"nb": "no", "hy-AM": "hy", "fil": "tl"}
+SKIPPED = frozenset("be@latin en@shaw az_IR sr@ije bn_IN en_AU ff ig_NG en-XC".split())
+LOCALES = {"nb": "no", "hy-AM": "hy", "fil": "tl", "in": "id", "iw": "he"}
+# Django's and GTK's messages in a script that their language is also written in: a part of its own.
+SCRIPTS = frozenset("sr_Latn sr@latin uz@cyrillic".split())
 _FLUENT = re.compile(r"^(?:[\w-]+|\s+\.[\w-]+|\s+\*?\[[^\]]+\])\s*=?\s*(\S.*)$|^\s+(\S.*)$", re.M)
 _PROPERTY = re.compile(r"^[\w.-]+\s*=\s*(.+)$", re.M)
 # Placeholders, markup, escapes, shortcuts: what is of no language.
@@ -72,7 +77,7 @@ def _files(path: Path) -> Iterator[tuple[str, bytes]]:
     data = subprocess.run(["dpkg-deb", "--fsys-tarfile", path], capture_output=True, check=True)
     with tarfile.open(fileobj=io.BytesIO(data.stdout)) as archive:
         for member in archive:
-            if member.name.endswith((".mo", ".xpi")) and member.isfile():
+            if member.name.endswith((".mo", ".xpi", ".pak", ".apk")) and member.isfile():
                 yield member.name, archive.extractfile(member).read()  # type: ignore[union-attr]
 
 
@@ -105,19 +110,29 @@ def _groups(match: re.Match[str]) -> tuple[str, ...]:
     return tuple(group or "" for group in match.groups())
 
 
+def _of_file(name: str, content: bytes) -> Iterator[tuple[str, str]]:
+    """Yield the locale and each message of a file."""
+    if name.endswith(".xpi"):
+        locale = re.search(r"langpack-([\w-]+)@", name)[1]  # type: ignore[index]
+        with zipfile.ZipFile(io.BytesIO(content)) as inner:
+            for each in inner.namelist():
+                yield from ((locale, message) for message in _messages(each, inner.read(each)))
+    elif name.endswith(".apk"):
+        with zipfile.ZipFile(io.BytesIO(content)) as inner:
+            yield from resources.arsc(inner.read("resources.arsc"))
+    elif name.endswith(".pak"):
+        locale = name.rpartition("/")[2].removesuffix(".pak")
+        if "_" not in locale:  # af_FEMININE has the few messages that differ
+            yield from ((locale, message) for message in resources.pak(content))
+    elif match := re.search(r"(?:/locale|/resource)/([\w@-]+)/LC_MESSAGES/", name):
+        yield from ((match[1], message) for message in _messages(name, content))
+
+
 def _of_package(path: Path) -> Iterator[tuple[str, str, str]]:
     """Yield the source, the locale and each message of a package."""
     source = next((name for name in PARTS if name in path.name), "gtk")
     for name, content in _files(path):
-        if name.endswith(".xpi"):
-            locale = re.search(r"langpack-([\w-]+)@", name)[1]  # type: ignore[index]
-            with zipfile.ZipFile(io.BytesIO(content)) as inner:
-                for each in inner.namelist():
-                    for message in _messages(each, inner.read(each)):
-                        yield source, locale, message
-        elif match := re.search(r"(?:/locale|/resource)/([\w@-]+)/LC_MESSAGES/", name):
-            for message in _messages(name, content):
-                yield source, match[1], message
+        yield from ((source, locale, message) for locale, message in _of_file(name, content))
 
 
 def read(paths: Iterable[Path]) -> dict[tuple[str, str], list[str]]:
@@ -126,16 +141,19 @@ def read(paths: Iterable[Path]) -> dict[tuple[str, str], list[str]]:
     for path in sorted(paths):
         for source, locale, message in _of_package(path):
             label = label_of_locale(locale)
+            if locale in SCRIPTS:
+                source += "-script"
+                label = label if source in PARTS else None
             if label is not None and (text := clean(message)):
                 found[source, label].add(text)
     owners: dict[str, set[str]] = defaultdict(set)
-    for (_, label), texts in found.items():
-        for text in texts:
+    for (source, label), texts in found.items():
+        for text in texts if not source.endswith("-script") else ():
             owners[text.lower()].add(label)
     seen: set[str] = set()
     out = {}
     for key in sorted(found, key=lambda key: (*PARTS,).index(key[0])):
-        own = {text for text in found[key] if len(owners[text.lower()]) == 1}
+        own = {text for text in found[key] if owners[text.lower()] <= {key[1]}}
         out[key] = sorted(text for text in own if text.lower() not in seen)
         seen |= {text.lower() for text in own}
     return out

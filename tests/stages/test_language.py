@@ -47,6 +47,16 @@ def test_the_embedded_model_names_the_language_of_plain_sentences():
     assert wrong == []
 
 
+def test_languages_are_known_in_their_other_script():
+    """Written for this test, in Latin letters; most text in these languages is in Cyrillic ones."""
+    texts = {
+        "tt": ["Min bügen irtän kitapxanägä bardım häm yaña kitap aldım.", "Qış köne salqın bula."],  # noqa: RUF001
+        "sr": ["Devojčica je htela da posle večere peva pesmu svom dedi.", "Gde ste bili uveče?"],
+    }
+    for label, some in texts.items():
+        assert Language().apply(view(some)).columns["label"].to_pylist() == [label] * len(some)
+
+
 def test_plain_english_is_kept_by_default():
     assert decide(Language(keep=("en",)), SENTENCES["en"]) == [None] * 3
 
