@@ -344,10 +344,9 @@ def _of_source(by_rule: dict[str, dict[str, int]], source: str) -> dict[str, dic
 
 def _nested(counters: Counter[str], prefix: str) -> dict[str, dict[str, int]]:
     nested: dict[str, dict[str, int]] = {}
-    for name, value in sorted(counters.items()):
-        if name.startswith(prefix):
-            rule, _, source = name.removeprefix(prefix).partition("/")
-            nested.setdefault(rule, {})[source] = value
+    for name in sorted(name for name in counters if name.startswith(prefix)):
+        rule, _, source = name.removeprefix(prefix).partition("/")
+        nested.setdefault(rule, {})[source] = counters[name]
     return nested
 
 

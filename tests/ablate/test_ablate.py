@@ -23,9 +23,13 @@ SHORT = ("--tokens", "20K", "--seeds", "2")
 
 @pytest.fixture(scope="module")
 def study(tmp_path_factory):
-    """A study of two corpora, one of them with shuffled words; and its results."""
+    """A study of two corpora, one of them with shuffled words, by two slots; and its results."""
     folder = tmp_path_factory.mktemp("study")
     arguments = write_trial(folder, 0, "shuffled", most=240)
+    for part, expected in ((["--build"], 0), (["--slot", "1/2"], 2), (["--slot", "0/2"], 4)):
+        outcome = CliRunner().invoke(group, ["ablate", *arguments, *SHORT, *part])
+        assert outcome.exit_code == 0, outcome.output
+        assert len(list((folder / "study/trainings").glob("*/scores.parquet"))) == expected
     return folder, arguments, ablate([*arguments, *SHORT])
 
 
@@ -78,7 +82,7 @@ def test_a_finished_study_trains_nothing_again(study, monkeypatch):
     assert ablate([*arguments, *SHORT]) == results
 
 
-def test_a_study_that_was_stopped_continues_with_the_same_results(study, tmp_path, monkeypatch):
+def test_a_study_that_was_stopped_continues_with_the_results_of_slots(study, tmp_path, monkeypatch):
     folder, arguments, results = study
     copy = [part.replace(str(folder), str(tmp_path)) for part in arguments]
     shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
@@ -102,17 +106,6 @@ def test_a_study_that_was_stopped_continues_with_the_same_results(study, tmp_pat
     monkeypatch.setattr(loop, "main", real)
     again = ablate([*copy, *SHORT])
     assert again["sizes"] == results["sizes"]
-
-
-def test_slots_share_the_trainings(study, tmp_path):
-    folder, arguments, results = study
-    for old in (folder / "study/trainings").iterdir():
-        (old / "scores.parquet").rename(tmp_path / f"{old.name}.parquet")
-    for slot, expected in (("1/2", 2), ("0/2", 4)):
-        outcome = CliRunner().invoke(group, ["ablate", *arguments, *SHORT, "--slot", slot])
-        assert outcome.exit_code == 0, outcome.output
-        assert len(list((folder / "study/trainings").glob("*/scores.parquet"))) == expected
-    assert ablate([*arguments, *SHORT])["sizes"] == results["sizes"]
 
 
 def test_the_same_corpus_is_said_and_undecided(study, tmp_path):

@@ -48,6 +48,8 @@ class Official:
     def __init__(self, path: str) -> None:
         import fasttext
 
+        # A stage is compared with other bounds on the same texts, up to 57 times.
+        self.predict = functools.lru_cache(1 << 14)(self._predict)
         self._inner = fasttext.load_model(path).f
         self.labels: list[str] = list(self._inner.getLabels("strict")[0])
         content = Path(path).read_bytes()
@@ -61,7 +63,7 @@ class Official:
             self._groups = [LinearModel(file) for file in near_files(path)]
             self._vector = functools.partial(fasttext.FastText.fasttext.Vector, size)
 
-    def predict(self, text: str, k: int = 1) -> tuple[tuple[str, ...], NDArray[np.float64]]:
+    def _predict(self, text: str, k: int = 1) -> tuple[tuple[str, ...], NDArray[np.float64]]:
         """Return the k best labels (-1: all) and their scores, best first.
 
         Raises:
