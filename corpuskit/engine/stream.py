@@ -362,7 +362,9 @@ def _note_rejects(
     stage, rejects = source.stage_name(), read.rejects
     if rejects:
         keys = np.array([reject.position for reject in rejects], np.int64)
-        ids = derived_ids(work.unit.source, names.files_of(keys), pa.array(keys & MAX_POSITION))
+        derived = derived_ids(work.unit.source, names.files_of(keys), pa.array(keys & MAX_POSITION))
+        ids = pc.coalesce(pa.array([reject.id for reject in rejects], pa.string()), derived)
+        work.ids.add_ids(ids, derived, keys)
         work.add_ledger(
             Entries(
                 keys, ids, pa.repeat(work.unit.source, len(ids)), stage,

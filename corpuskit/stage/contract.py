@@ -284,13 +284,14 @@ class SourceBatch:
 
 @dataclasses.dataclass(frozen=True)
 class Reject:
-    """A document that did not become a row; `text` is what could be read of it, for the ledger."""
+    """A document that did not become a row; `id` and `text` are what could be read of it."""
 
     position: int
     rule: str
     value: float = float("nan")
     threshold: float = float("nan")
     text: str | None = None
+    id: str | None = None
 
 
 class Source(Stage):
