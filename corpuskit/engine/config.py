@@ -93,6 +93,10 @@ class PipelineFile:
     locations: Mapping[str, str] = dataclasses.field(default_factory=dict, compare=False)
     """`file:line:column` of each setting that the file gives, by its name as in `executor.kind`."""
 
+    def sources_of(self, step: Step) -> tuple[Step, ...]:
+        """Return the sources that a stage applies to."""
+        return tuple(source for source in self.sources if step.applies.to_source(source.label))
+
 
 def read_pipeline(path: str | Path, overrides: Sequence[str] = ()) -> PipelineFile:
     """Read a pipeline file.

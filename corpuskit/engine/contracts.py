@@ -12,9 +12,10 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any, Literal
 
 from corpuskit.engine.callbacks import RunCallbacks
-from corpuskit.engine.expect import PACK, TOKENS, Bound, bounds_of, english_defaults
+from corpuskit.engine.expect import PACK, TOKENS, Bound, absent_origins, bounds_of, english_defaults
 from corpuskit.engine.status import funnel, sealed
 from corpuskit.errors import ContractError, CorpuskitError
+from corpuskit.formats.manifest import NO_VALUE
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -168,6 +169,31 @@ def losses(
                 yield f"{row.stage} dropped {share}. If that is meant, bound it in expect."
 
 
+def no_values(
+    run: RunDirectory, finished: Sealed, labels: Collection[str] | None = None
+) -> Iterator[str]:
+    """Yield a warning for each stage that reads what no document of a source has.
+
+    Args:
+        labels: stages to look at; None = all that are finished.
+    """
+    counters = _counters(finished)
+    rows = funnel(run, finished)
+    num_docs = {row.stage: row.num_out for row in rows if row.is_source}
+    for row in rows:
+        if row.is_source or row.state != "done" or (labels is not None and row.stage not in labels):
+            continue
+        step = run.plan.step(row.stage)
+        origins = [f"origin.{name}" for name in step.stage.origins()]
+        columns = dict.fromkeys((*step.stage.needs(), *step.applies.columns, *origins))
+        for source in run.plan.file.sources_of(step):
+            num = num_docs[source.label]
+            for column in columns:
+                if num and counters[f"{NO_VALUE}{column}/{source.label}"] == num:
+                    text = f"none of the {num:,} documents of {source.label} has a value there"
+                    yield f"{row.stage} reads {column}: {text}. Check the columns of the source."
+
+
 def check_barrier(run: RunDirectory, index: int, callbacks: RunCallbacks | None = None) -> None:
     """Judge the stages that are finished when a phase is, and warn of what they lost.
 
@@ -186,7 +212,7 @@ def check_barrier(run: RunDirectory, index: int, callbacks: RunCallbacks | None 
     if problem := contract_problem(judged):
         raise ContractError(problem)
     labels = {*run.plan.phases[index].labels}
-    for warning in losses(run, finished, judged, labels):
+    for warning in (*losses(run, finished, judged, labels), *no_values(run, finished, labels)):
         callbacks.notes(warning)
     labels |= {TOKENS} if PACK in labels else set()
     if accepted := [c for c in judged if c.verdict == "accepted" and c.stage in labels]:
@@ -212,9 +238,10 @@ def _table(judged: Iterable[Contract]) -> str:
 
 def warnings(run: RunDirectory, finished: Sealed, judged: Iterable[Contract]) -> list[str]:
     """Return what is worth a warning in a plan and in what has come of it so far."""
-    texts = list(losses(run, finished, judged))
+    file = run.plan.file
+    texts = [*absent_origins(file), *losses(run, finished, judged), *no_values(run, finished)]
     with contextlib.suppress(CorpuskitError):  # a model is gone: what is sealed is still there
-        texts = [*english_defaults(run.plan.file.steps), *texts]
+        texts = [*english_defaults(file.steps), *texts]
     return texts
 
 

@@ -17,7 +17,7 @@ from corpuskit.stage import GlobalStage, Stage
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-    from corpuskit.engine.config import Step
+    from corpuskit.engine.config import PipelineFile, Step
 
 Path = tuple[str, ...]
 
@@ -191,6 +191,17 @@ def _may_meet(first: Step, second: Step) -> bool:
     """Return whether there may be a source to which both stages apply."""
     a, b = first.applies.sources, second.applies.sources
     return a is None or b is None or not set(a).isdisjoint(b)
+
+
+def absent_origins(file: PipelineFile) -> list[str]:
+    """Return a warning for each stage that reads URLs or dates which none of its sources has."""
+    return [
+        f"{step.label}: it reads the {name} of documents, and none of its sources has one. Set "
+        f"{name}_column of a source, or remove this."
+        for step in file.steps
+        for name in step.stage.origins()
+        if not any(name in source.source.origins() for source in file.sources_of(step))
+    ]
 
 
 def plan_warnings(steps: Sequence[Step]) -> list[str]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from corpuskit.cache import cache_dir
 from corpuskit.engine.callbacks import LogCallbacks, RunCallbacks
-from corpuskit.engine.expect import english_defaults, plan_warnings
+from corpuskit.engine.expect import absent_origins, english_defaults, plan_warnings
 from corpuskit.engine.fingerprint import code_digest
 from corpuskit.engine.inputs import INPUTS, find_inputs, save_inputs
 from corpuskit.engine.mixture import lost_edits, mixture_problem
@@ -234,8 +234,8 @@ def prepared(
         settings, sources = directory.plan.settings, directory.plan.file.sources
         save_inputs(directory.store, directory.inputs, sources, settings.cell_bytes)
         callbacks.opened(directory)
-        steps = directory.plan.file.steps
-        texts = (*english_defaults(steps), *plan_warnings(steps))
+        file = directory.plan.file
+        texts = (*english_defaults(file.steps), *absent_origins(file), *plan_warnings(file.steps))
         for problem in (warning(), *(f"warning: {text}" for text in texts)):
             if problem:
                 callbacks.notes(problem)

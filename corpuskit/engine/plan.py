@@ -506,6 +506,7 @@ def check_stages(file: PipelineFile) -> None:
                     f"as in columns: {{{column}: string}}.",
                 )
         check_applies(step, Known(names, columns, values), added)
+        _check_declared(file, step)
         number = [other.label for other in file.steps if other.name == step.name].index(step.label)
         expected = f"{step.name}_{number + 1}" if number else step.name
         with located(step):
@@ -515,12 +516,32 @@ def check_stages(file: PipelineFile) -> None:
             _check_libraries(step)
             _check_reference_runs(step.stage.reference_runs(), file.settings.output)
             excluded = tuple(name for name in names if not step.applies.to_source(name))
-            step.stage.check(Known(names, columns, values, excluded))
+            origins = frozenset(o for s in file.sources_of(step) for o in s.source.origins())
+            step.stage.check(Known(names, columns, values, excluded, origins))
             for path in step.stage.files():
                 file_digest(path)
         columns |= {f"{step.label}.{field}": kind for field, kind in step.stage.adds().items()}
         added |= {f"{step.label}.{field}": step for field in step.stage.adds()}
         values |= {f"{step.label}.{field}": all_ for field, all_ in step.stage.values().items()}
+
+
+def _check_declared(file: PipelineFile, step: Step) -> None:
+    """Check that of the sources of a step one declares each declared column that it reads.
+
+    Raises:
+        ConfigError: only others do, so it would see nothing but null.
+    """
+    declared, own = (
+        {column for source in sources for column in source.source.declared()}
+        for sources in (file.sources, file.sources_of(step))
+    )
+    for column in (*step.stage.needs(), *step.applies.columns):
+        if column in declared - own:
+            raise ConfigError(
+                step.where_of(column),
+                f"{step.label} reads the column {column!r}, which none of its sources declares.",
+                f"Declare it in one of them, as in columns: {{{column}: string}}, or remove this.",
+            )
 
 
 def check_applies(step: Step, known: Known, added: Mapping[str, Step]) -> None:

@@ -416,11 +416,14 @@ class Identities:
         files, positions = (pc.struct_field(origin, name) for name in ("file", "position"))
         derived = derived_ids(self._source, files, positions)
         keys = numbers(batch.column("key"))
-        ids = batch.column("id")
-        self._add(ids, numbers(pc.not_equal(ids, derived)), keys, ID)
+        self.add_ids(batch.column("id"), derived, keys)
         urls = pc.struct_field(origin, "url")
         if urls.null_count < len(urls):
             self._add(urls, numbers(urls.is_valid()), keys, URL)
+
+    def add_ids(self, ids: pa.Array, derived: pa.Array, keys: NDArray[np.int64]) -> None:
+        """Take ids, (N,), but those that are derived from file and position."""
+        self._add(ids, numbers(pc.not_equal(ids, derived)), keys, ID)
 
     def write(self, path: Path) -> int:
         """Write the run and return its rows; without any, nothing is written."""

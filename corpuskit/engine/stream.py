@@ -20,7 +20,7 @@ from corpuskit.engine.reuse import CELLS_PER_UNIT
 from corpuskit.errors import DataError, noting
 from corpuskit.formats.batch import MAX_POSITION, POSITION_BITS, span_lists, utf8
 from corpuskit.formats.ledger import Entries
-from corpuskit.formats.manifest import NOT_APPLIED
+from corpuskit.formats.manifest import NO_VALUE, NOT_APPLIED
 from corpuskit.formats.shards import DocumentWriter
 from corpuskit.stage import CellStage, Source, StreamingStage, View
 
@@ -121,6 +121,7 @@ class StreamWork:
             if self.phase.base is None:
                 work.profile.count_documents(READ, view)
                 work.ids.add(batch)
+                self._count_values(work, view)
             watch.lap("read")
             for step, stage in self.steps:
                 view = self._apply(work, step, stage, view)
@@ -131,6 +132,16 @@ class StreamWork:
                 work.profile.count_documents(LEFT, view)
                 yield view
                 watch.lap(self.last_label or "write")
+
+    def _count_values(self, work: UnitWork, view: View) -> None:
+        """Count documents without what their source reads for stages."""
+        source = self.run.plan.source(work.unit.source)
+        columns = {name: view.column(name) for name in source.declared()}
+        for name in source.origins():
+            columns[f"origin.{name}"] = view.column("origin").field(name)
+        for name, column in columns.items():
+            if column.null_count:
+                work.count(f"{NO_VALUE}{name}/{work.unit.source}", column.null_count)
 
     def _apply(self, work: UnitWork, step: Step, stage: StreamingStage, view: View) -> View:
         """Apply one stage: ledger rows for what it did, and the view for the next stage."""
@@ -351,7 +362,9 @@ def _note_rejects(
     stage, rejects = source.stage_name(), read.rejects
     if rejects:
         keys = np.array([reject.position for reject in rejects], np.int64)
-        ids = derived_ids(work.unit.source, names.files_of(keys), pa.array(keys & MAX_POSITION))
+        derived = derived_ids(work.unit.source, names.files_of(keys), pa.array(keys & MAX_POSITION))
+        ids = pc.coalesce(pa.array([reject.id for reject in rejects], pa.string()), derived)
+        work.ids.add_ids(ids, derived, keys)
         work.add_ledger(
             Entries(
                 keys, ids, pa.repeat(work.unit.source, len(ids)), stage,

@@ -309,12 +309,17 @@ SEAL_FORMAT = 3
 NOT_APPLIED = "not_applied/"
 """Counters of documents that a condition (`where`) keeps from a stage: `<stage>/<source>`."""
 
+NO_VALUE = "no_value/"
+"""Counters of documents that lack what their source should read for them: `<column>/<source>`, of
+`origin.url` and `origin.date` as of declared columns."""
+
 COUNTED = "counted_units"
 """Counter of units. Versions before it did not count what `expect` may ask for."""
 
 FUNNEL = (
     "read/", "read_bytes/", "kept/", "kept_bytes/", "dropped/", "cut/", "replace/",
-    "seen_bytes/", "shortened/", "cut_bytes/", "labels/", NOT_APPLIED, COUNTED,
+    "seen_bytes/", "shortened/", "cut_bytes/", "labels/", NOT_APPLIED, NO_VALUE,
+    COUNTED,
 )  # fmt: skip
 """Counters that only people read."""
 

@@ -107,6 +107,7 @@ def contamination_report(
     by_item: dict[str, ItemHits] = {}
     phrases: dict[str, ItemHits] = {}
     holders: defaultdict[str, set[int]] = defaultdict(set)  # "" of all, then by benchmark
+    keys: defaultdict[tuple[str, str, bool], set[int]] = defaultdict(set)
     contaminated: dict[str, tuple[int, int]] = {}
     finished: dict[str, Stage] = {}
     for phase, seal in sealed(run):
@@ -122,7 +123,7 @@ def contamination_report(
                 # A phrase is never beside other rules in a document.
                 found = phrases if hit.action == "report" else by_item
                 for item in items:
-                    _count(found.setdefault(item, ItemHits(item)), hit, examples)
+                    _count(found.setdefault(item, ItemHits(item)), hit, examples, keys)
                 _hold(holders, hit, items)
     if not finished:
         raise UsageError(f"{labels[0]}: its phase is not finished. Run the pipeline first.")
@@ -163,12 +164,17 @@ def _ordered(hits_by_item: Mapping[str, ItemHits], benchmark: str | None) -> lis
     return sorted((hits_by_item[i] for i in items), key=lambda hits: (-hits.documents, hits.item))
 
 
-def _count(item: ItemHits, hit: Hit, examples: int) -> None:
-    item.documents += 1
-    rule = hit.rule or hit.action
-    item.rules[rule] = item.rules.get(rule, 0) + 1
-    if len(item.examples) < examples:
+def _count(
+    item: ItemHits, hit: Hit, examples: int, keys: defaultdict[tuple[str, str, bool], set[int]]
+) -> None:
+    """Count a document of an item once, and once for each rule, whatever stages find it."""
+    rule, is_phrase = hit.rule or hit.action, hit.action == "report"
+    of_item, of_rule = keys[item.item, "", is_phrase], keys[item.item, rule, is_phrase]
+    if hit.key not in of_item and len(item.examples) < examples:
         item.examples.append(hit)
+    of_item.add(hit.key)
+    of_rule.add(hit.key)
+    item.documents, item.rules[rule] = len(of_item), len(of_rule)
 
 
 def _hold(holders: defaultdict[str, set[int]], hit: Hit, items: list[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from corpuskit.stage.contract import (
+    ORIGINS,
     CellStage,
     GlobalStage,
     InputFile,
@@ -19,7 +20,7 @@ from corpuskit.stage.passes import Cost, Pass, PassContext, PassPlan, Unit, Unit
 from corpuskit.stage.view import Example, Outcome, Spans, View
 
 __all__ = [
-    "CellStage", "Cost", "Example", "GlobalStage", "InputFile", "Known", "Outcome", "Parameters",
-    "Pass", "PassContext", "PassPlan", "Reject", "Slice", "Source", "SourceBatch", "Spans",
-    "Stage", "StreamingStage", "Unit", "UnitContext", "View", "Volume",
+    "ORIGINS", "CellStage", "Cost", "Example", "GlobalStage", "InputFile", "Known", "Outcome",
+    "Parameters", "Pass", "PassContext", "PassPlan", "Reject", "Slice", "Source", "SourceBatch",
+    "Spans", "Stage", "StreamingStage", "Unit", "UnitContext", "View", "Volume",
 ]  # fmt: skip

@@ -30,6 +30,9 @@ from corpuskit.paths import PathText
 from corpuskit.stage.passes import Cost, Pass, UnitContext, Volume
 from corpuskit.stage.view import Example, Outcome, View
 
+ORIGINS = ("url", "date")
+"""Fields of `origin` that a source may lack."""
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
@@ -71,6 +74,7 @@ class Known:
     Attributes:
         sources: names of the sources.
         apart: those of them that the stage does not apply to.
+        origins: what `origin` can hold of documents that the stage applies to: `url`, `date`.
         columns: column -> type.
         values: column -> all values that it can have, where that is known: `source`, and the
             labels of a language model.
@@ -80,6 +84,7 @@ class Known:
     columns: Mapping[str, pa.DataType] = dataclasses.field(default_factory=dict)
     values: Mapping[str, frozenset[str]] = dataclasses.field(default_factory=dict)
     apart: tuple[str, ...] = ()
+    origins: frozenset[str] = frozenset(ORIGINS)
 
     def check_source(self, parameter: str, name: str) -> None:
         """Raise UsageError if the stage sees no source of this name."""
@@ -140,6 +145,10 @@ class Stage(Parameters, ABC):
 
     def needs(self) -> tuple[str, ...]:
         """Return the columns read, beyond the required ones."""
+        return ()
+
+    def origins(self) -> tuple[str, ...]:
+        """Return what is read of `origin` that sources may lack: `url`, `date`."""
         return ()
 
     def adds(self) -> Mapping[str, pa.DataType]:
@@ -275,13 +284,14 @@ class SourceBatch:
 
 @dataclasses.dataclass(frozen=True)
 class Reject:
-    """A document that did not become a row; `text` is what could be read of it, for the ledger."""
+    """A document that did not become a row; `id` and `text` are what could be read of it."""
 
     position: int
     rule: str
     value: float = float("nan")
     threshold: float = float("nan")
     text: str | None = None
+    id: str | None = None
 
 
 class Source(Stage):
@@ -295,6 +305,10 @@ class Source(Stage):
     @abstractmethod
     def declared(self) -> Mapping[str, pa.DataType]:
         """Return the declared columns and their types."""
+
+    def origins(self) -> tuple[str, ...]:
+        """Return which of `url` and `date` its documents may have."""
+        return ORIGINS
 
     def text_size(self, file: InputFile, piece: Slice) -> tuple[int, bool]:
         """Return the bytes of text in a slice, and whether that is known; nothing is opened."""

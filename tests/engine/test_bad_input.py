@@ -17,6 +17,7 @@ import pytest
 from tests.engine.conftest import ROOT, corpus
 from tests.engine.test_same_bytes import kept, read, tree
 from tests.patience import HANG_SECONDS
+from tests.stages.web_archives import response
 
 
 @pytest.fixture
@@ -55,6 +56,35 @@ def test_bad_documents_are_ledger_rows(plain):
     assert found["text"] == "\ufffd " + text
     account = plain.facts()["accounts"][0]
     assert (account["num_read"], account["num_missing"]) == (8, 0)
+
+
+def test_a_bad_document_is_found_by_its_own_id_where_that_can_be_read(plain):
+    (plain.inputs / "web.jsonl").write_text(
+        '{"id": "number", "text": 5, "n": 1}\n{"id": 7, "text": "a", "n": "x"}\n'
+        '{"id": [1], "text": "b", "n": 1}\n{"id": "cut", "text": "no end\n'
+        '{"id": "long", "text": "' + 2000 * "a" + '", "n": 1}\n'
+    )
+    rows = {"id": [None, "null"], "text": [None, None]}
+    schema = pa.schema({"id": pa.string(), "text": pa.string()})
+    pq.write_table(pa.table(rows, schema), plain.inputs / "table.parquet")
+    missing = response(b"", status="404 Not Found")
+    own = missing.split(b"WARC-Record-ID: <")[1].split(b">")[0].decode()
+    (plain.inputs / "pages.warc").write_bytes(missing)
+    sources = plain.pipeline["sources"]
+    sources["web"] |= {"columns": {"n": "int64"}}
+    sources["table"] = {"parquet": str(plain.inputs / "*.parquet"), "id_column": "id"}
+    sources["pages"] = {"warc": str(plain.inputs / "*.warc"), "ids": "record"}
+    plain.pipeline["max_document_bytes"] = 1000
+    plain.run()
+    ids = {row["doc_id"]: row["rule"] for row in read(plain, "ledger")}
+    assert ids == {
+        "number": "bad_text", "7": "bad_column", "web/web.jsonl#69": "bad_column",
+        "web/web.jsonl#102": "bad_json", "long": "too_long", "table/table.parquet#0": "bad_text",
+        "null": "bad_text", own: "bad_status",
+    }  # fmt: skip
+    for name, rule in ids.items():
+        (told,) = json.loads(plain.cli("why", str(plain.out), name, "--json").stdout)["documents"]
+        assert (told["id"], told["stages"][0]["rows"][0]["rule"]) == (name, rule)
 
 
 def test_a_long_document_is_a_ledger_row(plain):

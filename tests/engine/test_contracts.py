@@ -196,3 +196,64 @@ def test_a_share_is_of_the_documents_that_the_stage_applies_to(lab):
     lab.pipeline["expect"] = {"gopher_quality": {"books": {"max_drop": 0.5}}}
     refused = lab.run(code=2)
     assert "can never fail: gopher_quality does not apply to it" in refused.stderr
+
+
+WITHOUT = "and none of its sources has one. Set "
+
+
+@pytest.mark.parametrize(
+    ("stage", "params", "name"),
+    [
+        ("url_filter", {}, "url"),
+        ("url_filter", {"sources": ["books"]}, "url"),
+        ("url_filter", {"sources": ["web"]}, ""),
+        ("exact_dedup", {"keep": "newest"}, "date"),
+        ("minhash_dedup", {"keep": "newest", "sources": ["web"]}, "date"),
+        ("exact_dedup", {"column": "url"}, ""),
+    ],
+)
+def test_a_stage_that_reads_what_no_source_has_is_worth_a_warning(lab, stage, params, name):
+    if not name:
+        lab.pipeline["sources"]["web"]["url_column"] = "url"
+    for file in ("web0.jsonl", "books0.jsonl"):
+        lab.write(file, [{"id": "a", "text": "A text.", "url": "https://example.org"}])
+    lab.pipeline["stages"] = [{stage: params}]
+    lab.save()
+    warning = f"{stage}: it reads the {name} of documents, {WITHOUT}{name}_column of a source"
+    printed = lab.cli("plan", str(lab.path)).stdout
+    assert printed.count(warning) == bool(name)
+    assert (warning in lab.run().stderr) == bool(name)
+    assert len(lab.facts()["warnings"]) == bool(name)
+
+
+@pytest.mark.parametrize(
+    ("column", "stage"),
+    [
+        ("origin.url", "url_filter"),
+        ("origin.url", {"exact_dedup": {"column": "url"}}),
+        ("origin.date", {"minhash_dedup": {"keep": "newest"}}),
+        ("score", {"threshold": {"column": "score", "min": 0.5}}),
+        ("score", {"upsample": {"column": "score", "points": [[0, 1], [1, 2]]}}),
+        ("lang", {"exact_dedup": {"scope": "lang"}}),
+        ("lang", {"gopher_quality": {"where": {"lang": "en"}}}),
+    ],
+)
+def test_a_stage_that_reads_what_no_document_has_is_worth_a_warning(lab, column, stage):
+    columns = {"url_column": "url", "date_column": "date"}
+    for name in ("web", "books"):
+        declared = {"columns": {"score": "float64", "lang": "string"}}
+        path = str(lab.inputs / f"{name}0.jsonl")
+        lab.pipeline["sources"][name] |= {"jsonl": path, **columns, **declared}
+    empty = dict.fromkeys(("url", "date", "score", "lang"))
+    full = {"url": "https://example.org", "date": "2020-01-01", "score": 0.7, "lang": "en"}
+    rows = [{"id": str(i), "text": f"Text {i}.", **empty} for i in range(5)]
+    lab.write("web0.jsonl", [{"id": "bad", "text": 5, **full}, *rows])
+    lab.write("books0.jsonl", [*rows, {"id": "x", "text": "Another.", **full}])
+    lab.pipeline["stages"] = [stage]
+    label = stage if isinstance(stage, str) else next(iter(stage))
+    warning = f"{label} reads {column}: none of the 5 documents of web has a value there"
+    assert warning in lab.run().stderr
+    assert [one for one in lab.facts()["warnings"] if "reads" in one] == [
+        f"{warning}. Check the columns of the source."
+    ]
+    assert warning in " ".join(lab.cli("status", str(lab.out)).stdout.split())

@@ -140,6 +140,15 @@ BAD_STAGES = {
         stages("language", "threshold: {column: language.label, min: 1}"), "language.label,",
         "holds no numbers"),
     "threshold column": (stages("threshold: {column: scroe, min: 1}"), "scroe", "'score'?"),
+    "threshold of others": (
+        "sources: {web: {jsonl: docs.jsonl, columns: {score: float64}}, "
+        "books: {jsonl: docs.jsonl}}\nstages:\n"
+        "- threshold: {column: score, min: 1, sources: [books]}\n",
+        "score, min", "which none of its sources declares"),
+    "where of others": (
+        "sources: {web: {jsonl: docs.jsonl, columns: {lang: string}}, books: {jsonl: docs.jsonl}}\n"
+        "stages:\n- pii: {where: {lang: en}, sources: [books]}\n",
+        None, "which none of its sources declares"),
     "threshold limits": (
         stages("threshold: {column: score, by: source, limits: {bokks: [0.5, null]}}"),
         "{bokks", "is never 'bokks'"),
@@ -170,6 +179,8 @@ BAD_STAGES = {
         "4}", "below ngram 6. Set it to 6 or more"),
     "exact_dedup source": (stages("exact_dedup: {prefer: [wbe]}"), "[wbe]", "'web'?"),
     "exact_dedup column": (stages("exact_dedup: {column: score}"), "score", "holds no strings"),
+    "exact_dedup url": (
+        stages("exact_dedup: {column: url}"), "url}", "none of its sources has a url"),
     "exact_dedup against": (stages("exact_dedup: {against: [nowhere]}"), "[nowhere]", "nowhere"),
     "exact_dedup best": (
         stages("exact_dedup: {keep: {best: text}}"), "{best", "holds no numbers"),

@@ -476,7 +476,7 @@ def test_documents_that_are_only_annotated_are_reported(counted: Lab) -> None:
     hits = [(hit.id, hit.action, hit.value) for hit in item.examples]
     ids = [str(num) for num in range(0, 80, 9)]
     assert [hit for hit in hits if hit[1] == "annotate"] == [(one, "annotate", 10.0) for one in ids]
-    assert item.rules == {"ngram": 18}
+    assert (item.documents, item.rules) == (9, {"ngram": 9})  # of two stages
 
 
 @pytest.mark.slow
@@ -487,7 +487,7 @@ def test_contaminated_items_are_said_of_each_stage_and_of_no_source(tmp_path: Pa
     report = contamination_report(RunDirectory.open(str(lab.out)))
     others = {"b (decontaminate_ngrams_2)": (0, 1), "b (decontaminate_ngrams_3)": (1, 1)}
     assert report.contaminated == {"b": (1, 1), **others}
-    assert report.documents == 18
+    assert report.documents == 9  # of 80 every ninth, whatever stages find it
 
 
 @pytest.mark.slow

@@ -138,6 +138,9 @@ class ClusterStage(GlobalStage):
         columns = (*keep_columns(self.keep, self.prefer), *scope_columns(self.scope))
         return tuple(dict.fromkeys(columns))
 
+    def origins(self) -> tuple[str, ...]:
+        return ("date",) if self.keep == "newest" else ()
+
     def adds(self) -> Mapping[str, pa.DataType]:
         return {"cluster_id": pa.int64(), "cluster_size": pa.int32(), "cluster_rank": pa.int32()}
 

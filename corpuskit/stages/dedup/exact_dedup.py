@@ -14,6 +14,7 @@ from typing import Any, Literal
 import numpy as np
 import pyarrow as pa
 
+from corpuskit.errors import UsageError
 from corpuskit.formats.batch import Utf8, numbers, utf8
 from corpuskit.kernels.arrays import AnyArray, Bools, Int64s, Uint64s
 from corpuskit.kernels.folding import fold_texts
@@ -59,9 +60,17 @@ class ExactDedup(ClusterStage):
     def needs(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys((*super().needs(), self._column())))
 
+    def origins(self) -> tuple[str, ...]:
+        return (*super().origins(), *((_URL,) if self.column == _URL else ()))
+
     def check(self, known: Known) -> None:
         super().check(known)
-        if self.column not in ("text", "url"):
+        if self.column == _URL and _URL not in known.origins:
+            raise UsageError(
+                "column: none of its sources has a url, so there are no duplicates. Set url_column "
+                "of a source, or compare another column."
+            )
+        if self.column not in ("text", _URL):
             check_strings(known, "column", self.column)
 
     def passes(self) -> tuple[Pass, ...]:

@@ -12,7 +12,7 @@ from pydantic import AfterValidator, Field
 
 from corpuskit.formats.batch import REQUIRED
 from corpuskit.kernels.arrays import Bools, Bytes
-from corpuskit.stage import InputFile, Slice, Source, SourceBatch
+from corpuskit.stage import ORIGINS, InputFile, Slice, Source, SourceBatch
 from corpuskit.stages.sources._stream import MAX_EXPANSION
 
 TypeName = Literal["string", "int64", "float64", "bool"]
@@ -78,6 +78,9 @@ class ColumnSource(Source):
 
     def declared(self) -> Mapping[str, pa.DataType]:
         return arrow_types(self.columns)
+
+    def origins(self) -> tuple[str, ...]:
+        return tuple(name for name in ORIGINS if self.labels[f"{name}_column"] is not None)
 
     def read(self, file: InputFile, piece: Slice, max_document_bytes: int) -> Iterator[SourceBatch]:
         return self.read_keyed([(dataclasses.replace(file, ordinal=0), piece)], max_document_bytes)

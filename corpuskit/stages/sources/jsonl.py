@@ -120,28 +120,29 @@ class Jsonl(ColumnSource):
             urls=urls,
             dates=dates,
             extra=pick(members.extra(), rows, len(block)) if self.extra else None,
-            rejects=tuple(_rejects(block, findings, texts, sizes, max_bytes)),
+            rejects=tuple(_rejects(block, findings, texts, sizes, max_bytes, label_arrays[0])),
             replaced=tuple(np.flatnonzero(members.replaced[is_kept]).tolist()),
             size_bytes=block.size_bytes,
         )
 
 
 def _rejects(
-    block: RecordBlock, findings: BrokenRules, texts: pa.Array, sizes: Int64s, max_bytes: int
-) -> Iterator[Reject]:
+    block: RecordBlock, findings: BrokenRules, texts: pa.Array, sizes: Int64s, max_bytes: int,
+    ids: pa.Array | None,
+) -> Iterator[Reject]:  # fmt: skip
     for long in block.too_long:
         yield Reject(long.position, "too_long", long.size_bytes, max_bytes, long.head)
     for row, rule in findings.rows():
-        position = int(block.positions[row])
+        value = threshold = np.nan
         if rule == "too_long":
             head = utf8(texts).row(row)[:HEAD_BYTES].decode("utf-8", "ignore")
-            yield Reject(position, rule, float(sizes[row]), max_bytes, head)
+            value, threshold = float(sizes[row]), max_bytes
         elif rule == "bad_column":
-            yield Reject(position, rule, text=texts[row].as_py())
+            head = texts[row].as_py()
         else:
-            yield Reject(
-                position, rule, text=block.row(row)[:HEAD_BYTES].decode("utf-8", "replace")
-            )
+            head = block.row(row)[:HEAD_BYTES].decode("utf-8", "replace")
+        own_id = None if ids is None else ids[row].as_py()
+        yield Reject(int(block.positions[row]), rule, value, threshold, head, own_id)
 
 
 # ---------------------------------------------------------------- lines as columns

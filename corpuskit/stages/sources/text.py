@@ -56,6 +56,9 @@ class Text(Source):
     def declared(self) -> Mapping[str, pa.DataType]:
         return {}
 
+    def origins(self) -> tuple[str, ...]:
+        return ()
+
     def text_size(self, file: InputFile, piece: Slice) -> tuple[int, bool]:
         return estimate_text(file, piece, self.max_expansion)
 

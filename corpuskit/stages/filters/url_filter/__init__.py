@@ -117,6 +117,9 @@ class UrlFilter(StreamingStage):
     def needs(self) -> tuple[str, ...]:
         return ("origin",)
 
+    def origins(self) -> tuple[str, ...]:
+        return ("url",)
+
     def check(self, known: Known) -> None:
         del known
         url_lists.check(self._lists)

@@ -155,7 +155,7 @@ class WebSource(Source):
                     record = _moved(record, part, archive.path)
                 outcome = _broken(record, self.max_record_bytes) or self.judge(record)
                 if isinstance(outcome, Reject):
-                    rejects.append(outcome)
+                    rejects.append(dataclasses.replace(outcome, id=self._id_of(record)))
                 else:
                     drafts.append(outcome)
                     content_bytes += len(outcome.content)
@@ -166,6 +166,10 @@ class WebSource(Source):
             size = archive.consumed - consumed
             if drafts or rejects or size:
                 yield self._batch(drafts, rejects, size, max_bytes)
+
+    def _id_of(self, record: ArchiveRecord) -> str | None:
+        is_own = self.ids == "record"
+        return _bare(record.fields.get("warc-record-id")) if is_own else None
 
     def _check(self, record: ArchiveRecord, path: str) -> None:
         """Refuse what is not an archive of pages, and with `strict` what is not whole."""
@@ -193,7 +197,8 @@ class WebSource(Source):
         all_text: list[int] = []
         for draft, outcome in zip(drafts, finished, strict=True):
             if outcome.rule:
-                rejects.append(_reject(draft, outcome))
+                reject = _reject(draft, outcome)
+                rejects.append(dataclasses.replace(reject, id=self._id_of(draft.record)))
                 continue
             if outcome.is_repaired:
                 repaired_rows.append(len(accepted))
@@ -203,11 +208,11 @@ class WebSource(Source):
         records = [draft.record for draft, _ in accepted]
         urls = [_bare(record.fields.get("warc-target-uri")) for record in records]
         dates = [record.fields.get("warc-date") for record in records]
-        ids = [_bare(record.fields.get("warc-record-id")) for record in records]
+        ids = list(map(self._id_of, records))
         return SourceBatch(
             positions=np.array([record.position for record in records], np.int64),
             texts=pa.array([text.decode() for _, text in accepted], pa.large_string()),
-            ids=pa.array(ids, pa.string()) if self.ids == "record" else None,
+            ids=pa.array(ids, pa.string()),
             columns={
                 name: pa.array([_value(draft, name) for draft, _ in accepted], kind)
                 for name, kind in self.declared().items()

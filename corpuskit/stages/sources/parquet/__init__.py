@@ -297,7 +297,7 @@ class Parquet(ColumnSource):
             urls=urls,
             dates=dates,
             extra=pick(extra, places, len(batch)) if extra is not None else None,
-            rejects=tuple(_rejects(findings, rows.keys, content, sizes, max_bytes)),
+            rejects=tuple(_rejects(findings, rows.keys, content, sizes, max_bytes, labels[0])),
             size_bytes=int(sizes.sum()),
         )
 
@@ -335,15 +335,17 @@ def _concatenate(pieces: list[ParquetRows]) -> ParquetRows:
 
 
 def _rejects(
-    findings: BrokenRules, keys: Int64s, content: Utf8, sizes: Int64s, max_bytes: int
-) -> Iterator[Reject]:
+    findings: BrokenRules, keys: Int64s, content: Utf8, sizes: Int64s, max_bytes: int,
+    ids: pa.Array | None,
+) -> Iterator[Reject]:  # fmt: skip
     for row, rule in findings.rows():
+        value = threshold = np.nan
         text = None if rule == "bad_text" else content.row(row).decode("utf-8", "replace")
         if rule == "too_long":
-            head = content.row(row)[:HEAD_BYTES].decode("utf-8", "ignore")
-            yield Reject(int(keys[row]), rule, float(sizes[row]), max_bytes, head)
-        else:
-            yield Reject(int(keys[row]), rule, text=text)
+            text = content.row(row)[:HEAD_BYTES].decode("utf-8", "ignore")
+            value, threshold = float(sizes[row]), max_bytes
+        own_id = None if ids is None else ids[row].as_py()
+        yield Reject(int(keys[row]), rule, value, threshold, text, own_id)
 
 
 @contextlib.contextmanager
