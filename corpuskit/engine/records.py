@@ -88,9 +88,9 @@ class MeasuresFile(ShardWriter):
     """The file of one stage: a row for each document; row groups do not depend on batches."""
 
     def __init__(self, path: Path, label: str, measures: Mapping[str, object]) -> None:
-        reserved = sorted(measures.keys() & FIXED.keys())
-        if reserved:
-            raise ValueError(f"{label}: no measure can be called {reserved[0]!r}. Rename the rule.")
+        clash = sorted(measures.keys() & FIXED.keys())
+        if clash:
+            raise ValueError(f"{label}: a measure cannot be called {clash[0]!r}. Rename the rule.")
         schema = pa.schema([*FIXED.items(), *((name, pa.float64()) for name in measures)])
         super().__init__(path, schema, use_dictionary=["source"], use_byte_stream_split=False)
         self.label = label
