@@ -104,10 +104,8 @@ def contamination_report(
     labels = [s.label for s in run.plan.file.steps if isinstance(s.stage, kinds)]
     if not labels:
         raise UsageError(f"{run.store.address} has no stage `decontaminate`.")
-    by_item: dict[str, ItemHits] = {}
-    phrases: dict[str, ItemHits] = {}
-    holders: defaultdict[str, set[int]] = defaultdict(set)  # "" of all, then by benchmark
-    keys: defaultdict[tuple[str, str, bool], set[int]] = defaultdict(set)
+    by_item: defaultdict[str, _Found] = defaultdict(_Found)
+    phrases: defaultdict[str, _Found] = defaultdict(_Found)
     contaminated: dict[str, tuple[int, int]] = {}
     finished: dict[str, Stage] = {}
     for phase, seal in sealed(run):
@@ -123,16 +121,16 @@ def contamination_report(
                 # A phrase is never beside other rules in a document.
                 found = phrases if hit.action == "report" else by_item
                 for item in items:
-                    _count(found.setdefault(item, ItemHits(item)), hit, examples, keys)
-                _hold(holders, hit, items)
+                    found[item].add(hit, examples)
     if not finished:
         raise UsageError(f"{labels[0]}: its phase is not finished. Run the pipeline first.")
     if benchmark is not None:
         _check_benchmark(benchmark, {item.partition("/")[0] for item in (*by_item, *phrases)})
-    num_documents = {name: len(keys) for name, keys in sorted(holders.items())}
+    keys = _by_benchmark(by_item)
     return Contamination(
-        num_documents.pop("", 0), num_documents, _ordered(by_item, benchmark),
-        _ordered(phrases, benchmark), dict(sorted(contaminated.items())), *_never_found(finished),
+        len(set().union(*keys.values())), {name: len(held) for name, held in keys.items()},
+        _ordered(by_item, benchmark), _ordered(phrases, benchmark),
+        dict(sorted(contaminated.items())), *_never_found(finished),
     )  # fmt: skip
 
 
@@ -158,30 +156,44 @@ def _check_benchmark(name: str, names: Collection[str]) -> None:
         raise UsageError(f"nothing was found of a benchmark {name!r}. {hint}")
 
 
-def _ordered(hits_by_item: Mapping[str, ItemHits], benchmark: str | None) -> list[ItemHits]:
+def _by_benchmark(found: Mapping[str, _Found]) -> dict[str, set[int]]:
+    """Return benchmark -> keys of the documents that hold something of its items."""
+    keys: defaultdict[str, set[int]] = defaultdict(set)
+    for item, of in found.items():
+        keys[item.partition("/")[0]] |= of.documents()
+    return dict(sorted(keys.items()))
+
+
+def _ordered(found: Mapping[str, _Found], benchmark: str | None) -> list[ItemHits]:
     """Return the items of a benchmark, or of all, those with most documents first."""
-    items = [item for item in hits_by_item if benchmark in (None, item.partition("/")[0])]
-    return sorted((hits_by_item[i] for i in items), key=lambda hits: (-hits.documents, hits.item))
+    hits = [
+        ItemHits(
+            item, len(of.documents()), {r: len(keys) for r, keys in of.rules.items()}, of.examples
+        )
+        for item, of in found.items()
+        if benchmark in (None, item.partition("/")[0])
+    ]
+    return sorted(hits, key=lambda item: (-item.documents, item.item))
 
 
-def _count(
-    item: ItemHits, hit: Hit, examples: int, keys: defaultdict[tuple[str, str, bool], set[int]]
-) -> None:
-    """Count a document of an item once, and once for each rule, whatever stages find it."""
-    rule, is_phrase = hit.rule or hit.action, hit.action == "report"
-    of_item, of_rule = keys[item.item, "", is_phrase], keys[item.item, rule, is_phrase]
-    if hit.key not in of_item and len(item.examples) < examples:
-        item.examples.append(hit)
-    of_item.add(hit.key)
-    of_rule.add(hit.key)
-    item.documents, item.rules[rule] = len(of_item), len(of_rule)
+class _Found:
+    """What was found of an item: keys of documents by rule, and the first documents."""
 
+    def __init__(self) -> None:
+        self.rules: defaultdict[str, set[int]] = defaultdict(set)
+        self.examples: list[Hit] = []
 
-def _hold(holders: defaultdict[str, set[int]], hit: Hit, items: list[str]) -> None:
-    """Note which document holds items: another stage may find something in it, too."""
-    if hit.action != "report":
-        for name in ("", *(item.partition("/")[0] for item in items)):
-            holders[name].add(hit.key)
+    def add(self, hit: Hit, max_examples: int) -> None:
+        """Take a document, which other stages may have found already."""
+        if len(self.examples) < max_examples and not any(
+            hit.key in keys for keys in self.rules.values()
+        ):
+            self.examples.append(hit)
+        self.rules[hit.rule or hit.action].add(hit.key)
+
+    def documents(self) -> set[int]:
+        """Return the keys of all documents."""
+        return set().union(*self.rules.values())
 
 
 def _hits(
