@@ -11,6 +11,11 @@ from pydantic import AfterValidator
 _VARIABLE = re.compile(r"(?:^|/)(\$(?:[A-Za-z_]\w*|\{[A-Za-z_]\w*\}))")
 
 
+def is_name(text: str) -> bool:
+    """Return whether text is letters, digits, - and _, as sources and tasks name files."""
+    return text.replace("-", "_").isidentifier()
+
+
 def expand_home(path: str) -> str:
     """Return a path whose `~` or `~user` at the beginning is the home folder it stands for.
 

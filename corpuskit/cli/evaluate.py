@@ -89,14 +89,14 @@ def named_tasks(tasks: Sequence[str]) -> dict[str, str]:
     Raises:
         UsageError: one names no task, or a name is given twice.
     """
-    from corpuskit.train.settings import is_task_name
+    from corpuskit.paths import is_name
 
     files: dict[str, str] = {}
     for task in tasks:
         name, equals, path = task.partition("=")
         if not equals or not name or not path:
             raise UsageError(f"{task}: name the task, as in arc=arc_easy.parquet.")
-        if name in files or not is_task_name(name):
+        if name in files or not is_name(name):
             why = "is given twice" if name in files else "must be of letters, digits, - and _"
             raise UsageError(f"{task}: the name {name!r} {why}. Choose another one.")
         files[name] = path

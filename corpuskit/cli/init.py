@@ -34,6 +34,7 @@ def command(
     from corpuskit.cli._streams import echo
     from corpuskit.engine.recipes import find_recipe, write_recipe
     from corpuskit.errors import UsageError
+    from corpuskit.paths import is_name
 
     if context.args:
         raise UsageError(f"{context.args[0]}: belongs to no option. Put a pattern of --input into "
@@ -42,7 +43,7 @@ def command(
     files: dict[str, list[str]] = {}
     for text in inputs:
         source, _, pattern = text.rpartition("=")
-        is_named = source.replace("-", "_").isidentifier()
+        is_named = is_name(source)
         files.setdefault(source if is_named else "", []).append(pattern if is_named else text)
     path, missing = write_recipe(recipe, Path(directory), files, overrides)
     echo(f"wrote {path}: {recipe.full_name} (steps: {recipe.exactness})")

@@ -20,6 +20,7 @@ from corpuskit.engine import registry
 from corpuskit.engine.applies import EVERYWHERE, SOURCES, WHERE, Applies
 from corpuskit.engine.settings import PipelineSettings, keys_at
 from corpuskit.errors import ConfigError, UsageError, suggest
+from corpuskit.paths import is_name
 from corpuskit.stage import Source, Stage
 
 if TYPE_CHECKING:
@@ -226,7 +227,7 @@ def _sources(document: _YamlFile) -> Iterable[Step]:
         if not isinstance(value, dict):
             raise ConfigError(document.where(keys), f"source {name!r} must be a mapping.",
                               'For example: {jsonl: "data/*.jsonl"}.')  # fmt: skip
-        if not str(name).replace("-", "_").isidentifier():
+        if not is_name(str(name)):
             raise ConfigError(document.where(keys, key=True), f"source name {name!r} must be made "
                               "of letters, digits, - and _.", "It names a folder.")  # fmt: skip
         formats_named = [key for key in value if key in formats]

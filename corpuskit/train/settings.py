@@ -19,7 +19,7 @@ from pydantic import (
 )
 
 from corpuskit.errors import UsageError
-from corpuskit.paths import PathText
+from corpuskit.paths import PathText, is_name
 from corpuskit.storage import is_remote
 
 if TYPE_CHECKING:
@@ -81,11 +81,6 @@ PRESETS = {
 UNTIED = ("1b", "7b")
 NF4_BLOCK = 64
 """Numbers of a row that share a scale in a matrix of four bits."""
-
-
-def is_task_name(name: str) -> bool:
-    """Return whether a task may be called so: results are files under its name."""
-    return name.replace("-", "_").isidentifier()
 
 
 class Section(BaseModel):
@@ -457,7 +452,7 @@ class EvaluateSettings(Section):
     @classmethod
     def _names_are_files(cls, tasks: dict[str, str]) -> dict[str, str]:
         for name in tasks:
-            if not is_task_name(name):
+            if not is_name(name):
                 raise ValueError(
                     f"the task name {name!r} must be of letters, digits, - and _: it names a file. "
                     "Choose another one."
