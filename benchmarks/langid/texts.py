@@ -227,13 +227,13 @@ def family(label: str) -> tuple[str, ...]:
     return next((labels for labels in GROUPS if label in labels), (label,))
 
 
-def is_shared(source: str, label: str, said: dict[tuple[str, str], list[str]]) -> bool:
+def is_shared(source: str, label: str, messages: dict[tuple[str, str], list[str]]) -> bool:
     """Return whether a language has near neighbours, all of which have messages of a source."""
     kin = family(label)
-    return len(kin) > 1 and all((source, each) in said for each in kin)
+    return len(kin) > 1 and all((source, each) in messages for each in kin)
 
 
-def to_learn(said: dict[tuple[str, str], list[str]]) -> dict[str, list[str]]:
+def to_learn(messages: dict[tuple[str, str], list[str]]) -> dict[str, list[str]]:
     """Return label -> messages to learn from.
 
     FILLERS and LibreOffice are for languages with few other messages, and for near neighbours that
@@ -242,10 +242,10 @@ def to_learn(said: dict[tuple[str, str], list[str]]) -> dict[str, list[str]]:
     """
     learned: dict[str, list[str]] = defaultdict(list)
     for source in ("firefox", "kolibri", "libreoffice", *FILLERS):
-        few = {label for _, label in said if len(learned[label]) < FEW}
-        for (one, label), texts in sorted(said.items()):
+        few = {label for _, label in messages if len(learned[label]) < FEW}
+        for (one, label), texts in sorted(messages.items()):
             wanted = source in ("firefox", "kolibri") or label in few
-            if one == source and (wanted or is_shared(source, label, said)):
+            if one == source and (wanted or is_shared(source, label, messages)):
                 learned[label] += texts
     return learned
 
@@ -272,17 +272,17 @@ def main() -> None:
         if unit.part == "train":
             by_label[unit.label].append(unit.text)
     plain = by_label["en"] + english.prose(shared / "bench_en", rng)
-    said = translations.read(given.packages.iterdir())
+    messages = translations.read(given.packages.iterdir())
     rows = [
         (text, label, source, translations.PARTS[source])
-        for (source, label), texts in said.items()
+        for (source, label), texts in messages.items()
         for text in texts
         if translations.PARTS[source] != "train" and label in by_label
     ]
     names = ("text", "label", "source", "part")
     columns = dict(zip(names, zip(*rows, strict=True), strict=True))
     pq.write_table(pa.table(columns), given.out / "messages.parquet")
-    learned = to_learn(said)
+    learned = to_learn(messages)
     rows = []
     for label, own in sorted(by_label.items()):
         times = 4 if label in MAJOR | NEAR else 1
@@ -301,8 +301,8 @@ def main() -> None:
     rows += [(line, "en", "messages") for line in messages(plain, CHARS * 5, rng)]
     write(given.out / "train.parquet", rows)
     both = [(text, label) for group in GROUPS for label in group for text in by_label[label]]
-    for (source, label), texts in said.items():
-        if translations.PARTS[source] == "train" and is_shared(source, label, said):
+    for (source, label), texts in messages.items():
+        if translations.PARTS[source] == "train" and is_shared(source, label, messages):
             both += [(text, label) for text in texts]
     both += [(scripts.OTHER[label](text), label) for text, label in both if label in scripts.OTHER]
     write(given.out / "near.parquet", [(text, label, "near") for text, label in sorted(set(both))])

@@ -403,7 +403,7 @@ def find_judges(study: Study, corpora: Sequence[Corpus]) -> Judges:
 def require_items(
     tasks: Mapping[str, Sequence[tuple[str, Question]]], corpora: Sequence[Corpus]
 ) -> None:
-    """Refuse a task of which no item fits into a row with the tokenizers of all variants.
+    """Refuse a task if no item fits into a row with the tokenizers of all variants.
 
     Raises:
         UsageError: names it.

@@ -64,7 +64,7 @@ def whole_numbers(**arguments: object) -> Iterator[int]:
 
 
 def optional_numbers(**arguments: object) -> Iterator[int | None]:
-    """Yield arguments like `whole_numbers`, and None as it is."""
+    """Yield arguments like `whole_numbers`, and None unchanged."""
     for name, argument in arguments.items():
         yield None if argument is None else next(whole_numbers(**{name: argument}))
 

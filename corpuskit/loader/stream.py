@@ -354,7 +354,7 @@ class StreamingLoader:
             raise UsageError(f"loader: start_step must be in [0, {last}], got {step}.")
         last = schedule.last_step(num_consumed)
         if num_steps is not None and not max(step, 1) <= num_steps <= last:
-            progress = f" of which {step} are done" if step else ""
+            progress = f", {step} done" if step else ""
             raise UsageError(
                 f"loader: num_steps must be at least {max(step, 1)} and at most {last}, the steps"
                 f" of {self._batch.at(last)} rows in plan {self.plan.name!r}{progress},"
