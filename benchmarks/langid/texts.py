@@ -227,13 +227,13 @@ def family(label: str) -> tuple[str, ...]:
     return next((labels for labels in GROUPS if label in labels), (label,))
 
 
-def is_shared(source: str, label: str, messages: dict[tuple[str, str], list[str]]) -> bool:
+def is_shared(source: str, label: str, translated: dict[tuple[str, str], list[str]]) -> bool:
     """Return whether a language has near neighbours, all of which have messages of a source."""
     kin = family(label)
-    return len(kin) > 1 and all((source, each) in messages for each in kin)
+    return len(kin) > 1 and all((source, each) in translated for each in kin)
 
 
-def to_learn(messages: dict[tuple[str, str], list[str]]) -> dict[str, list[str]]:
+def to_learn(translated: dict[tuple[str, str], list[str]]) -> dict[str, list[str]]:
     """Return label -> messages to learn from.
 
     FILLERS and LibreOffice are for languages with few other messages, and for near neighbours that
@@ -242,10 +242,10 @@ def to_learn(messages: dict[tuple[str, str], list[str]]) -> dict[str, list[str]]
     """
     learned: dict[str, list[str]] = defaultdict(list)
     for source in ("firefox", "kolibri", "libreoffice", *FILLERS):
-        few = {label for _, label in messages if len(learned[label]) < FEW}
-        for (one, label), texts in sorted(messages.items()):
+        few = {label for _, label in translated if len(learned[label]) < FEW}
+        for (one, label), texts in sorted(translated.items()):
             wanted = source in ("firefox", "kolibri") or label in few
-            if one == source and (wanted or is_shared(source, label, messages)):
+            if one == source and (wanted or is_shared(source, label, translated)):
                 learned[label] += texts
     return learned
 
@@ -272,17 +272,17 @@ def main() -> None:
         if unit.part == "train":
             by_label[unit.label].append(unit.text)
     plain = by_label["en"] + english.prose(shared / "bench_en", rng)
-    messages = translations.read(given.packages.iterdir())
+    translated = translations.read(given.packages.iterdir())
     rows = [
         (text, label, source, translations.PARTS[source])
-        for (source, label), texts in messages.items()
+        for (source, label), texts in translated.items()
         for text in texts
         if translations.PARTS[source] != "train" and label in by_label
     ]
     names = ("text", "label", "source", "part")
     columns = dict(zip(names, zip(*rows, strict=True), strict=True))
     pq.write_table(pa.table(columns), given.out / "messages.parquet")
-    learned = to_learn(messages)
+    learned = to_learn(translated)
     rows = []
     for label, own in sorted(by_label.items()):
         times = 4 if label in MAJOR | NEAR else 1
@@ -301,8 +301,8 @@ def main() -> None:
     rows += [(line, "en", "messages") for line in messages(plain, CHARS * 5, rng)]
     write(given.out / "train.parquet", rows)
     both = [(text, label) for group in GROUPS for label in group for text in by_label[label]]
-    for (source, label), texts in messages.items():
-        if translations.PARTS[source] == "train" and is_shared(source, label, messages):
+    for (source, label), texts in translated.items():
+        if translations.PARTS[source] == "train" and is_shared(source, label, translated):
             both += [(text, label) for text in texts]
     both += [(scripts.OTHER[label](text), label) for text, label in both if label in scripts.OTHER]
     write(given.out / "near.parquet", [(text, label, "near") for text, label in sorted(set(both))])
