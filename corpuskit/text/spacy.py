@@ -79,6 +79,15 @@ def language_facts(code: str) -> LanguageFacts:
     return LanguageFacts(arrays["char_kinds"], rules, has_rules, spaced, language)
 
 
+def _pattern(compiled: re.Pattern[str]) -> tuple[str, int]:
+    """Return what spaCy compiled, as spaCy asked for it: `re` then still has it.
+
+    Patterns of text have the flag UNICODE without asking for it. To `re` that is another pattern,
+    and to compile those of French once more takes 27 CPU s.
+    """
+    return compiled.pattern, compiled.flags & ~re.UNICODE
+
+
 def _stamp(code: str) -> str:
     """Return a hash of spaCy's version and of the state of its language files."""
     spec = importlib.util.find_spec("spacy")
@@ -118,7 +127,7 @@ def _derive(code: str) -> Derived:
         )
     digest = digest_patterns(tokenizer)
     language = TokenizerRules(
-        {key: (m.__self__.pattern, m.__self__.flags) for key, m in patterns.items()},
+        {key: _pattern(method.__self__) for key, method in patterns.items()},
         {rule: [piece[ORTH] for piece in pieces] for rule, pieces in tokenizer.rules.items()},
         _matched(tokenizer),
     )

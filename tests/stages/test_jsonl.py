@@ -23,6 +23,8 @@ from corpuskit.stages.sources import _records
 from corpuskit.stages.sources._json import ODD, OK
 from corpuskit.stages.sources._records import RecordBlock
 from corpuskit.stages.sources.jsonl import Jsonl, Members
+from corpuskit.stages.sources.text import Text
+from corpuskit.stages.sources.warc import Warc
 
 SOURCE = Jsonl(paths=("x",))
 
@@ -379,10 +381,20 @@ def test_slices_come_from_the_size_alone(tmp_path):
     assert SOURCE.slices(packed, 5) == [Slice(0, packed.size_bytes, packed.size_bytes)]
 
 
-@pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz", "a.jsonl.zst"])
-def test_a_file_of_no_bytes_has_no_slices(tmp_path, name):
-    (tmp_path / name).write_bytes(b"")
-    assert SOURCE.slices(input_file(tmp_path / name), 100) == []
+def test_a_file_of_no_bytes_has_no_slices(tmp_path):
+    (tmp_path / "a.jsonl").write_bytes(b"")
+    assert SOURCE.slices(input_file(tmp_path / "a.jsonl"), 100) == []
+
+
+@pytest.mark.parametrize("source", [SOURCE, Text(paths=("x",)), Warc(paths=("x",))])
+@pytest.mark.parametrize(("ending", "kind"), [("gz", "gzip"), ("zst", "zstd")])
+def test_a_compressed_file_of_no_bytes_is_refused_when_the_plan_is_made(
+    tmp_path, source, ending, kind
+):
+    path = tmp_path / f"a.{ending}"
+    path.write_bytes(b"")
+    with pytest.raises(DataError, match=rf"a\.{ending}: no whole {kind} file: .*0 bytes"):
+        source.slices(input_file(path), 100)
 
 
 # ---------------------------------------------------------------- long lines

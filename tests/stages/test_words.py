@@ -3,6 +3,7 @@ from __future__ import annotations
 import functools
 import itertools
 import random
+import re
 import warnings
 
 import numpy as np
@@ -179,6 +180,15 @@ def test_a_language_without_proven_patterns_asks_for_all():
     documents = ["Das ist z.B. ein Satz, u.a. f\u00fcr 5km."]
     assert words_of(split, documents) == reference_words(documents, "de")
     assert not split.stats().emulated
+
+
+def test_patterns_are_compiled_once_for_spacy_and_for_us():
+    patterns = rules._derive("de").values["patterns"]
+    assert patterns
+    spacy = pytest.importorskip("spacy")
+    tokenizer = spacy.blank("de").tokenizer
+    for key, arguments in patterns.items():
+        assert re.compile(*arguments) is getattr(tokenizer, key).__self__
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,12 @@ from corpuskit.kernels.arrays import Bytes, Int64s, frozen
 from corpuskit.kernels.jit import kernel
 from corpuskit.stage import InputFile, Slice
 from corpuskit.stages.sources._json import mark_width
-from corpuskit.stages.sources._stream import MAX_EXPANSION, InputStream, compression
+from corpuskit.stages.sources._stream import (
+    MAX_EXPANSION,
+    InputStream,
+    compression,
+    refuse_no_bytes,
+)
 
 BLOCK_BYTES = 4 << 20
 BLOCK_ROWS = 4096
@@ -80,10 +85,12 @@ def cut_file(file: InputFile, target_bytes: int, *, splittable: bool = True) -> 
     A range owns the records that start in it.
 
     Raises:
-        DataError: name and content of the file disagree about its compression.
+        DataError: name and content of the file disagree about its compression, or a compressed
+            file has no bytes.
     """
     size = file.size_bytes
     if size == 0:
+        refuse_no_bytes(file.path)
         return []
     if compression(file.path) or not splittable:
         return [Slice(0, size, size)]

@@ -77,6 +77,16 @@ def compression_of(path: str, head: bytes) -> str:
     return ""
 
 
+def refuse_no_bytes(path: str) -> None:
+    """Refuse an empty file that is compressed by name; an empty plain file has no documents.
+
+    Raises:
+        DataError: even of no documents, gzip and zstd make a header.
+    """
+    if kind := compression_of(path, b""):
+        raise DataError(f"{path}: no whole {kind} file: it has 0 bytes. Fetch it again.")
+
+
 class InputStream:
     """The decompressed bytes of one file.
 

@@ -22,7 +22,7 @@ from pydantic import Field, field_validator
 from corpuskit.errors import DataError
 from corpuskit.stage import Reject, Slice, Source, SourceBatch
 from corpuskit.stages.sources._records import BLOCK_BYTES, BLOCK_ROWS
-from corpuskit.stages.sources._stream import MAX_EXPANSION
+from corpuskit.stages.sources._stream import MAX_EXPANSION, refuse_no_bytes
 from corpuskit.stages.sources._web.archive import Archive, is_wacz, read_parts
 from corpuskit.stages.sources._web.http import media_type
 from corpuskit.stages.sources._web.records import NOT_A_RECORD, read_records
@@ -126,7 +126,10 @@ class WebSource(Source):
         return {name: pa.int64() if name in _NUMBERS else pa.string() for name in self.columns}
 
     def slices(self, file: InputFile, target_bytes: int) -> list[Slice]:
-        return [Slice(0, file.size_bytes, file.size_bytes)] if file.size_bytes else []
+        if not file.size_bytes:
+            refuse_no_bytes(file.path)
+            return []
+        return [Slice(0, file.size_bytes, file.size_bytes)]
 
     def read(self, file: InputFile, piece: Slice, max_document_bytes: int) -> Iterator[SourceBatch]:
         """Yield all documents and rejects of a slice, in bounded batches.
