@@ -4,9 +4,10 @@
 
 MODEL is a folder of `corpuskit train --export` (float32). Writes ARC, PIQA, HellaSwag and MMLU items
 of CORPUSKIT_SHARED_DATA in their published forms, scores every choice with `corpuskit evaluate` and
-with lm-evaluation-harness 0.4.9 and its own task files, and prints the largest difference in nats,
-the accuracies of both, and CPU seconds of whole commands. PYTHON has lm-eval installed; without it an
-environment is made in build/peers.
+with lm-evaluation-harness 0.4.9 and its own task files, and prints how far the two are apart in nats
+at most, how far each is from lm-evaluation-harness in float64, the accuracies of both, and CPU
+seconds of whole commands. PYTHON has lm-eval installed; without it an environment is made in
+build/peers.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import performance
 import pyarrow.parquet as pq
 from end_to_end import DATA
@@ -72,6 +74,8 @@ def main() -> None:
     parser.add_argument("--python", help="an interpreter that has lm-eval")
     options = parser.parse_args()
     python = options.python or performance.environment("lm-eval")
+    if not python:
+        sys.exit("lm-eval is needed: name an interpreter that has it with --python")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         for task, form in FORMS.items():
@@ -85,36 +89,41 @@ def main() -> None:
              "--unconditional", "--items", str(folder / "items")]
         )  # fmt: skip
         ours = json.loads(printed)
-        theirs_seconds, _ = run(
-            [python, str(HERE / "peers" / "lm_eval_tasks.py"), str(options.model), str(folder)]
+        program = [python, str(HERE / "peers" / "lm_eval_tasks.py"), str(options.model), name]
+        theirs_seconds, _ = run([*program, "float32"])
+        run([*program, "float64"])
+        theirs, exact = (
+            json.loads((folder / f"{dtype}.json").read_text("utf-8"))
+            for dtype in ("float32", "float64")
         )
-        theirs = json.loads((folder / "lm_eval.json").read_text("utf-8"))
-        print(
-            f"{'task':10} {'items':>6} {'choices':>8} {'largest difference, nats':>26}  accuracies"
-        )
+        print("largest differences, in nats")
+        print(f"{'task':10} items choices  ours-theirs  ours-float64  theirs-float64  accuracies")
         for task in FORMS:
-            compare(task, folder, ours[task], theirs[task])
+            compare(task, folder, ours[task], theirs[task], exact[task]["nats"])
     print(f"CPU s of the whole command: {ours_seconds:.1f}, lm-eval {theirs_seconds:.1f}")
 
 
-def compare(task: str, folder: Path, ours: dict[str, Any], theirs: dict[str, Any]) -> None:
-    """Print how far two results of a task are apart."""
+def compare(
+    task: str, folder: Path, ours: dict[str, Any], theirs: dict[str, Any], exact: list[list[float]]
+) -> None:
+    """Print how far two results of a task are apart, and each from the exact one."""
     lines = (folder / "items" / f"{task}.jsonl").read_text("utf-8").splitlines()
     items = {line["id"]: line["nats"] for line in map(json.loads, lines)}
     left_out = ours["too_long"]
-    pairs = [
-        (mine, theirs["nats"][int(number) - 1][place])
-        for number, nats in items.items()
-        for place, mine in enumerate(nats)
-    ]
-    worst = max(abs(mine - other) for mine, other in pairs)
+    rows = [int(number) - 1 for number in items]
+    mine = np.concatenate(list(items.values()))
+    other, truth = (np.concatenate([nats[row] for row in rows]) for nats in (theirs["nats"], exact))
+    worst = [np.abs(a - b).max() for a, b in ((mine, other), (mine, truth), (other, truth))]
     shares = ", ".join(
         f"{name} {ours[field]:.4f} and {theirs[name]:.4f}"
         for name, field in (("acc", "accuracy"), ("acc_norm", "accuracy_per_character"))
         if name in theirs
     )
     note = f" ({left_out} too long, left out)" if left_out else ""
-    print(f"{task:10} {len(items):6} {len(pairs):8} {worst:26.2e}  {shares}{note}")
+    print(
+        f"{task:10} {len(items):5} {len(mine):7} {worst[0]:12.1e} {worst[1]:13.1e} "
+        f"{worst[2]:15.1e}  {shares}{note}"
+    )
 
 
 def run(command: list[str]) -> tuple[float, str]:

@@ -1,4 +1,4 @@
-"""lm-evaluation-harness on local files of published tasks: MODEL FOLDER -> FOLDER/lm_eval.json."""
+"""lm-evaluation-harness on local files of published tasks: MODEL FOLDER DTYPE -> FOLDER/DTYPE.json."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FILES = {
 
 
 def main() -> None:
-    model, folder = sys.argv[1], Path(sys.argv[2])
+    model, folder, dtype = sys.argv[1], Path(sys.argv[2]), sys.argv[3]
     tasks = []
     for name, file in FILES.items():
         config = load_yaml_config(str(Path(lm_eval.__file__).parent / "tasks" / file), mode="full")
@@ -39,7 +39,7 @@ def main() -> None:
     # Its table wants aliases, which tasks that come as dicts don't have.
     lm_eval.evaluator.prepare_print_tasks = lambda *_: ({}, {})
     evaluated = lm_eval.simple_evaluate(
-        model=HFLM(pretrained=model, dtype="float32", device="cpu", batch_size=8),
+        model=HFLM(pretrained=model, dtype=dtype, device="cpu", batch_size=8),
         tasks=tasks, num_fewshot=0, bootstrap_iters=0, log_samples=True,
     )  # fmt: skip
     found = {}
@@ -49,7 +49,7 @@ def main() -> None:
         measures = [key for key in ("acc", "acc_norm") if key in samples[0]]
         shares = {key: sum(sample[key] for sample in samples) / len(samples) for key in measures}
         found[name] = {"nats": nats, **shares}
-    (folder / "lm_eval.json").write_text(json.dumps(found), "utf-8")
+    (folder / f"{dtype}.json").write_text(json.dumps(found), "utf-8")
 
 
 if __name__ == "__main__":
