@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import hashlib
 import json
 import math
@@ -358,7 +359,7 @@ class Judges:
     left_out: Mapping[str, int]
     tasks: Mapping[str, Sequence[tuple[str, Question]]]
 
-    @property
+    @functools.cached_property
     def digest(self) -> str:
         """A hash of all of it."""
         tasks = {

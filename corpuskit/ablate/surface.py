@@ -30,6 +30,12 @@ CORRECTIONS = [
 ]
 """Length and noise of the Gaussian process; None: the law alone."""
 
+DEPTHS = np.geomspace(0.03, 30, 25)
+"""How far below the least loss c may be, in ranges of the losses."""
+
+NEARER = np.geomspace(0.75, 1.33, 13)
+"""Factors of the best of these that are tried next: up to its neighbours."""
+
 FOLDS = 10
 RIDGE = 1e-4
 """Of the law: keeps slopes of sources that few runs have within reason."""
@@ -68,7 +74,7 @@ def fit(shares: Floats, losses: Floats, correction: tuple[float, float] | None) 
     L is taken.
     """
     span = max(float(np.ptp(losses)), 1e-9)
-    depths = np.geomspace(0.03, 30, 25)
+    depths = DEPTHS
     for _ in range(2):
         floors = losses.min() - span * depths
         above = losses[None] - floors[:, None]  # (C, N)
@@ -80,7 +86,7 @@ def fit(shares: Floats, losses: Floats, correction: tuple[float, float] | None) 
         slopes = np.linalg.solve(left, right[..., None])[..., 0] + means[:, None]
         errors = losses[None] - floors[:, None] - np.exp(slopes @ shares.T)
         best = int((errors**2).sum(1).argmin())
-        depths = depths[best] * np.geomspace(0.75, 1.33, 13)  # between its neighbours
+        depths = depths[best] * NEARER
     points, pulls, length = np.zeros((0, shares.shape[1])), np.zeros(0), 1.0
     if correction is not None:
         length, noise = correction

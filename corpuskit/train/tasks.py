@@ -32,6 +32,8 @@ Encode = Callable[[Sequence[str]], Sequence[NDArray[np.integer]]]
 
 Row = Mapping[str, Any]
 
+_HALF_PAIR = re.compile("[\ud800-\udfff]")
+
 
 class ScoredText(NamedTuple):
     """A text whose end is scored.
@@ -326,7 +328,7 @@ def _mmlu(row: Row) -> Question:
 def _text(value: Any) -> str:
     if not isinstance(value, str):
         raise TypeError(f"{value!r} is not a text")
-    if not value.isascii() and any("\ud800" <= letter <= "\udfff" for letter in value):
+    if _HALF_PAIR.search(value):
         raise ValueError(f"{value!r} has half of a pair of surrogates, which UTF-8 cannot hold")
     return value
 

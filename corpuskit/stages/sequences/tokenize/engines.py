@@ -95,6 +95,7 @@ def check_engine(
     derived("tokenizer", stamp, __file__, make)
 
 
+@functools.cache
 def _versions() -> list[str]:
     names = ("tokenizers", "gigatoken", "sentencepiece")
     return [importlib.metadata.version(name) if is_installed(name) else "" for name in names]
