@@ -18,7 +18,7 @@ from corpuskit.errors import ContractError, CorpuskitError
 from corpuskit.formats.manifest import NO_VALUE
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from corpuskit.engine.rundir import RunDirectory
     from corpuskit.engine.status import FunnelRow, Sealed
@@ -67,15 +67,21 @@ class Contract:
         return {**dataclasses.asdict(self), "cells": list(self.cells())}
 
 
-def contracts(run: RunDirectory, finished: Sealed | None = None) -> list[Contract]:
+def contracts(
+    run: RunDirectory,
+    finished: Sealed | None = None,
+    funnel_rows: Sequence[FunnelRow] | None = None,
+) -> list[Contract]:
     """Return every bound and whether it holds, in the order of the stages.
 
     Args:
         finished: what `sealed` returned, where it is at hand.
+        funnel_rows: what `funnel` returned, likewise.
     """
     finished = sealed(run) if finished is None else finished
+    funnel_rows = funnel(run, finished) if funnel_rows is None else funnel_rows
     sources = [step.label for step in run.plan.file.sources]
-    rows = {row.stage: row for row in funnel(run, finished) if not row.is_source}
+    rows = {row.stage: row for row in funnel_rows if not row.is_source}
     counters = _counters(finished)
     places = {label: place for place, label in enumerate((*rows, TOKENS))}
     judged: list[Contract] = []
@@ -143,8 +149,7 @@ def seen_and_dropped(row: FunnelRow, source: str) -> tuple[int, int]:
 
 
 def losses(
-    run: RunDirectory,
-    finished: Sealed,
+    funnel_rows: Sequence[FunnelRow],
     judged: Iterable[Contract],
     labels: Collection[str] | None = None,
 ) -> Iterator[str]:
@@ -157,7 +162,7 @@ def losses(
     """
     is_loss = ("max_drop", "min_keep")
     bounded = {(c.stage, c.source) for c in judged if c.bound.startswith(is_loss)}
-    for row in funnel(run, finished):
+    for row in funnel_rows:
         if row.is_source or (labels is not None and row.stage not in labels):
             continue
         for source in row.sources:
@@ -170,7 +175,10 @@ def losses(
 
 
 def no_values(
-    run: RunDirectory, finished: Sealed, labels: Collection[str] | None = None
+    run: RunDirectory,
+    finished: Sealed,
+    funnel_rows: Sequence[FunnelRow],
+    labels: Collection[str] | None = None,
 ) -> Iterator[str]:
     """Yield a warning for each stage that reads what no document of a source has.
 
@@ -178,9 +186,8 @@ def no_values(
         labels: stages to look at; None = all that are finished.
     """
     counters = _counters(finished)
-    rows = funnel(run, finished)
-    num_docs = {row.stage: row.num_out for row in rows if row.is_source}
-    for row in rows:
+    num_docs = {row.stage: row.num_out for row in funnel_rows if row.is_source}
+    for row in funnel_rows:
         if row.is_source or row.state != "done" or (labels is not None and row.stage not in labels):
             continue
         step = run.plan.step(row.stage)
@@ -208,11 +215,15 @@ def check_barrier(run: RunDirectory, index: int, callbacks: RunCallbacks | None 
         return  # no seals are read that the slot does not need
     callbacks = callbacks or RunCallbacks()
     finished = [(phase, run.seal(phase.index)) for phase in run.plan.phases[: index + 1]]
-    judged = contracts(run, finished)
+    funnel_rows = funnel(run, finished)
+    judged = contracts(run, finished, funnel_rows)
     if problem := contract_problem(judged):
         raise ContractError(problem)
     labels = {*run.plan.phases[index].labels}
-    for warning in (*losses(run, finished, judged, labels), *no_values(run, finished, labels)):
+    for warning in (
+        *losses(funnel_rows, judged, labels),
+        *no_values(run, finished, funnel_rows, labels),
+    ):
         callbacks.notes(warning)
     labels |= {TOKENS} if PACK in labels else set()
     if accepted := [c for c in judged if c.verdict == "accepted" and c.stage in labels]:
@@ -239,7 +250,12 @@ def _table(judged: Iterable[Contract]) -> str:
 def warnings(run: RunDirectory, finished: Sealed, judged: Iterable[Contract]) -> list[str]:
     """Return what is worth a warning in a plan and in what has come of it so far."""
     file = run.plan.file
-    texts = [*absent_origins(file), *losses(run, finished, judged), *no_values(run, finished)]
+    funnel_rows = funnel(run, finished)
+    texts = [
+        *absent_origins(file),
+        *losses(funnel_rows, judged),
+        *no_values(run, finished, funnel_rows),
+    ]
     with contextlib.suppress(CorpuskitError):  # a model is gone: what is sealed is still there
         texts = [*english_defaults(file.steps), *texts]
     return texts

@@ -127,9 +127,14 @@ class Plan:
 
     def current_pass(self, phase: Phase) -> Pass:
         """Return the pass that a phase of a global stage runs."""
-        stage = self.step(phase.labels[0]).stage
-        assert isinstance(stage, GlobalStage), "compile makes sure of it"
-        return next(candidate for candidate in stage.passes() if candidate.name == phase.pass_name)
+        passes = self._passes[phase.labels[0]]
+        return next(candidate for candidate in passes if candidate.name == phase.pass_name)
+
+    @functools.cached_property
+    def _passes(self) -> Mapping[str, Sequence[Pass]]:
+        """The passes of each global stage; each barrier asks for those of all later phases."""
+        steps = self.file.steps
+        return {s.label: s.stage.passes() for s in steps if isinstance(s.stage, GlobalStage)}
 
     def given_to(self, phase: Phase) -> dict[str, Any]:
         """Return what the stages up to a phase provide; a pass at the end gets everything."""

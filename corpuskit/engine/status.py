@@ -134,18 +134,14 @@ def funnel(run: RunDirectory, finished: Sealed | None = None) -> list[FunnelRow]
             counters[name] += value
         for name, seconds in seal.timing.items():
             timing[_timing_name(phase, name)] += seconds
+    effects = _effects(counters)
     rows = []
     alive: dict[str, int] = {}
     for step, state in stage_states(run, finished):
         is_source = isinstance(step.stage, Source)
-        dropped = _nested(counters, f"dropped/{step.name if is_source else step.label}/")
-        changed = {
-            rule: by_source
-            for action in ("cut", "replace")
-            for rule, by_source in _nested(
-                counters, f"{action}/{step.name if is_source else step.label}/"
-            ).items()
-        }
+        owner = step.name if is_source else step.label
+        dropped = effects.get(("dropped", owner), {})
+        changed = {**effects.get(("cut", owner), {}), **effects.get(("replace", owner), {})}
         if is_source:
             alive[step.label] = counters[f"read/{step.label}"]
             dropped, changed = (_of_source(by_rule, step.label) for by_rule in (dropped, changed))
@@ -342,12 +338,17 @@ def _of_source(by_rule: dict[str, dict[str, int]], source: str) -> dict[str, dic
     return {rule: {source: counts[source]} for rule, counts in by_rule.items() if source in counts}
 
 
-def _nested(counters: Counter[str], prefix: str) -> dict[str, dict[str, int]]:
-    nested: dict[str, dict[str, int]] = {}
-    for name in sorted(name for name in counters if name.startswith(prefix)):
-        rule, _, source = name.removeprefix(prefix).partition("/")
-        nested.setdefault(rule, {})[source] = counters[name]
-    return nested
+def _effects(counters: Mapping[str, int]) -> dict[tuple[str, str], dict[str, dict[str, int]]]:
+    """Return what each rule did, by source: (action, stage or format) -> rule -> source -> count.
+
+    One pass for all stages: a barrier judges each phase, and runs have hundreds of counters.
+    """
+    actions = ("dropped/", "cut/", "replace/")
+    effects: dict[tuple[str, str], dict[str, dict[str, int]]] = {}
+    for name in sorted(name for name in counters if name.startswith(actions)):
+        action, owner, rule, source = name.split("/", 3)
+        effects.setdefault((action, owner), {}).setdefault(rule, {})[source] = counters[name]
+    return effects
 
 
 @dataclasses.dataclass(frozen=True)
