@@ -20,7 +20,7 @@ from corpuskit.engine.mixture import mixture, packing
 from corpuskit.engine.status import accounts, funnel, outdated, sealed
 from corpuskit.errors import DataError, UsageError
 from corpuskit.inspect.archive import kept_bytes, read_bytes
-from corpuskit.loader.edits import read_edits
+from corpuskit.loader.edits import describe_edit, read_edits
 from corpuskit.loader.index import open_files
 
 if TYPE_CHECKING:
@@ -232,16 +232,17 @@ def _edits(run: RunDirectory, finished: Sealed) -> tuple[str | None, int, list[s
     except (UsageError, DataError) as error:
         return plan_hash, 0, [f"The chain of edits cannot be read: {error}"]
     removed = sum(len(edit.fields["documents"]) for edit in edits if edit.kind == "takedown")
-    if not removed:
-        return plan_hash, 0, []
-    return (
-        plan_hash,
-        removed,
-        [
+    limits = [
+        f"Training reads other rows than the mixture here says: {describe_edit(edit)}."
+        for edit in edits
+        if edit.kind != "takedown"
+    ]
+    if removed:
+        limits.append(
             f"{removed:,} documents were taken down after packing: corpuskit's loader leaves them "
             "out, but they still lie in the files."
-        ],
-    )
+        )
+    return plan_hash, removed, limits
 
 
 def _warnings(

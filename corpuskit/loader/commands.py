@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from corpuskit.errors import CorpuskitError, UsageError, describe, printable
 from corpuskit.loader.editing import add_sources, append, new_stage, skip_rows, take_down
-from corpuskit.loader.edits import REPLACING
+from corpuskit.loader.edits import describe_edit
 from corpuskit.loader.index import edited, read_mix
 from corpuskit.loader.steps import parse_batch_size
 from corpuskit.loader.stream import StreamingLoader
@@ -192,7 +192,7 @@ def edit_list(directory: str, *, as_json: bool = False) -> Iterator[str]:
     if as_json:
         yield json.dumps({"plan": plan.hash, "edits": [edit.fields for edit in plan.edits]})
         return
-    yield from map(_line, plan.edits)
+    yield from map(describe_edit, plan.edits)
     yield from _stages(plan)
 
 
@@ -209,32 +209,12 @@ def _finish(
         after = edited(plan.files, plan.base, [*plan.edits, edit], other)
     else:
         after = append(plan, edit, other)
-    yield _line(edit)
+    yield describe_edit(edit)
     yield from _stages(after)
     rows, before = after.skips.num_consumed, plan.skips.num_consumed
     if rows != before:
         yield f"The run delivers {rows:,} rows now, {before:,} before: its last step moves."
     yield "Nothing was written." if dry_run else f"Wrote {plan.files.where(edit.name)}"
-
-
-def _line(edit: Edit) -> str:
-    """Return in a line what an edit does."""
-    fields = edit.fields
-    if edit.kind in REPLACING:
-        change = ", ".join(
-            f"{stage['name']}: {stage['rows']:,} rows of {stage['weights']}"
-            for stage in fields["stages"]
-        )
-        if edit.kind == "source":
-            names = ", ".join(source["name"] for source in fields["sources"])
-            change += f", with {names} from {fields['from']}"
-    elif edit.kind == "skip":
-        change = ", ".join(f"rows {first:,} to {end:,}" for first, end in fields["spans"])
-    else:
-        rows = set(zip(fields["spans"]["source"], fields["spans"]["row"], strict=True))
-        change = f"{len(fields['documents'])} documents in {len(rows)} rows"
-    reason = f" ({fields['reason']})" if fields.get("reason") else ""
-    return f"{edit.name}: {edit.kind} from row {edit.row:,}: {change}{reason}"
 
 
 def _stages(plan: MixPlan) -> Iterator[str]:

@@ -44,6 +44,26 @@ class Edit:
     fields: Mapping[str, Any]
 
 
+def describe_edit(edit: Edit) -> str:
+    """Return in a line what an edit does."""
+    fields = edit.fields
+    if edit.kind in REPLACING:
+        change = ", ".join(
+            f"{stage['name']}: {stage['rows']:,} rows of {stage['weights']}"
+            for stage in fields["stages"]
+        )
+        if edit.kind == "source":
+            names = ", ".join(source["name"] for source in fields["sources"])
+            change += f", with {names} from {fields['from']}"
+    elif edit.kind == "skip":
+        change = ", ".join(f"rows {first:,} to {end:,}" for first, end in fields["spans"])
+    else:
+        rows = set(zip(fields["spans"]["source"], fields["spans"]["row"], strict=True))
+        change = f"{len(fields['documents'])} documents in {len(rows)} rows"
+    reason = f" ({fields['reason']})" if fields.get("reason") else ""
+    return f"{edit.name}: {edit.kind} from row {edit.row:,}: {change}{reason}"
+
+
 def edit_hash(fields: Mapping[str, object]) -> str:
     """Return the hash of a plan with an edit: blake2b-128 of the edit's canonical JSON."""
     return digest_json({key: value for key, value in fields.items() if key != "after"})

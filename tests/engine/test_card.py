@@ -109,6 +109,20 @@ def test_what_nobody_declared_is_said_to_be_undeclared(kept):
     assert "Nobody declared the licence of web, books." in done.stdout
 
 
+def test_edits_of_the_stream_are_told(kept, tmp_path):
+    run = str(shutil.copytree(kept.out, tmp_path / "out"))
+    id_taken = pq.read_table(kept.out / "documents")["id"][0].as_py()
+    weights = ("--weight", "web=1", "--weight", "books=1")
+    kept.cli("edit", "stage", run, "--at-step", "1", "-b", "1", "--rows", "20", *weights)
+    kept.cli("edit", "takedown", run, "--at-step", "1", "-b", "1", "--doc", id_taken)
+    kept.cli("edit", "skip", run, "--steps", "2:3", "-b", "1")
+    limits = json.loads(kept.cli("card", run, "--json").stdout)["limits"]
+    kinds = [line.partition(": edits/0000")[2][2:] for line in limits]
+    assert next(filter(None, kinds)).startswith("json: stages from row 1: ")
+    assert "json: skip from row 2: rows 2 to 3." in kinds
+    assert "1 documents were taken down after packing" in limits[-1]
+
+
 def test_editing_the_card_makes_nothing_again(kept):
     before = tree(kept.out, "documents", "tokens", "mix", "ledger", "manifests")
     stamps = {path: path.stat().st_mtime_ns for path in kept.out.glob("manifests/*/seal.json")}

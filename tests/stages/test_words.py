@@ -187,8 +187,9 @@ def test_patterns_are_compiled_once_for_spacy_and_for_us():
     assert patterns
     spacy = pytest.importorskip("spacy")
     tokenizer = spacy.blank("de").tokenizer
-    for key, arguments in patterns.items():
-        assert re.compile(*arguments) is getattr(tokenizer, key).__self__
+    for key, (pattern, flags) in patterns.items():
+        assert not flags & re.UNICODE  # another key in the cache of `re`
+        assert re.compile(pattern, flags) == getattr(tokenizer, key).__self__
 
 
 @pytest.mark.parametrize(
