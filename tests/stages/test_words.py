@@ -193,6 +193,16 @@ def test_patterns_are_compiled_once_for_spacy_and_for_us():
 
 
 @pytest.mark.parametrize(
+    ("pattern", "given", "asked"),
+    [("a", 0, 0), ("a", re.I, re.I), ("(?iu)a", 0, 0), ("(?i)a", re.M, re.I | re.M)],
+)
+def test_a_pattern_is_asked_for_as_it_was_first(pattern, given, asked):
+    compiled = re.compile(pattern, given)
+    assert rules._pattern(compiled) == (pattern, asked)
+    assert re.compile(*rules._pattern(compiled)) == compiled
+
+
+@pytest.mark.parametrize(
     ("language", "text"),
     [
         ("es", "en EE. UU. y (EE. UU.) EE.UU. EE.\nUU."),
