@@ -22,7 +22,7 @@ BIN := .venv/bin
 STAMP := .venv/.done-$(shell { cat pyproject.toml constraints.txt .ci/setup; $(PYTHON) -VV; \
 	echo "$(EXTRAS) $(CURDIR)"; } 2>/dev/null | sha256sum | cut -c1-16)
 
-.PHONY: help setup lint kernels test soak bench gpu docs site demo wheel
+.PHONY: help setup lint warm plain test soak bench gpu docs site demo wheel
 
 help:
 	@sed -nE 's/^([a-z]+):.*## (.*)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 10
@@ -36,12 +36,14 @@ lint: $(STAMP) ## formatting, lint rules, types, import layers
 	$(BIN)/lint-imports
 
 test: $(STAMP) ## lint, ratios to peers and floors, every test; the kernels also as plain Python
-	@$(MAKE) -j2 --output-sync=target lint kernels
+	@$(MAKE) -j3 --output-sync=target lint warm plain
 	$(BIN)/python benchmarks/performance.py --check
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 
-kernels: $(STAMP)
+warm: $(STAMP)
 	$(BIN)/corpuskit warmup
+
+plain: $(STAMP)
 	NUMBA_DISABLE_JIT=1 $(BIN)/python -m pytest -q -m "not slow and not real" tests/kernels
 
 soak: $(STAMP) ## 2,000 random schedules of faults: every byte as without them (about 15 minutes)
