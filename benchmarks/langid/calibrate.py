@@ -22,7 +22,7 @@ import sets
 from scipy.optimize import minimize
 
 from corpuskit.formats.batch import utf8
-from corpuskit.kernels.fasttext import cut_texts, mean_rows, scratch
+from corpuskit.kernels.fasttext import cut_texts, make_scratch, mean_rows
 from corpuskit.stages.annotators._fasttext import FastTextModel
 from corpuskit.stages.annotators._fasttextfile import append_calibration
 
@@ -35,7 +35,7 @@ def logits(model: FastTextModel, texts: list[str]) -> tuple[np.ndarray, np.ndarr
     """Return logits less the best one, (N, L), and how many rows each text has, (N,)."""
     view, inner = utf8(pa.array(texts, pa.large_string())), model._model
     begins, ends = cut_texts(view.offsets, view.data, -1, False)
-    room = scratch(inner.features, int((ends - begins).max()))
+    room = make_scratch(inner.features, int((ends - begins).max()))
     hidden = np.zeros((len(begins), inner.stride), np.float32)
     counts = np.zeros(len(begins), np.int64)
     mean_rows(begins, ends, view.data, inner.features, inner.matrix, room, hidden, counts)

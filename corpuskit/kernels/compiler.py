@@ -1,4 +1,4 @@
-"""How kernels are compiled, linked and kept: the one place that imports Numba, and sets its flags.
+"""How kernels are compiled, linked and kept: the one module that imports Numba, and sets its flags.
 
 Imported when a kernel is first called, not when one is defined: that costs half a CPU second.
 """
@@ -106,20 +106,20 @@ class _CompileCallee(_CompileEntry):
 
     def _compile_core(self) -> Any:
         result: Any = super()._compile_core()  # type: ignore[no-untyped-call]
-        place: Any = [].append  # key of the code: must be a builtin, and no other's
-        self.state.targetctx.insert_user_function(place, result.fndesc, [result.library])
-        return result._replace(entry_point=place)
+        key: Any = [].append  # key of the code: must be a builtin, and no other's
+        self.state.targetctx.insert_user_function(key, result.fndesc, [result.library])
+        return result._replace(entry_point=key)
 
 
-class _KernelPlace(caching._CacheLocator):
+class _KernelLocator(caching._CacheLocator):
     """Where a kernel is kept: named by contents, so that any copy of the package finds it there."""
 
     def __init__(self, func: Any, path: Path) -> None:
         self._folder, self._line = kernel_folder(path), func.__code__.co_firstlineno
 
     @classmethod
-    def from_function(cls, py_func: Any, py_file: str) -> _KernelPlace:
-        """Return the place of a function of a file."""
+    def from_function(cls, py_func: Any, py_file: str) -> _KernelLocator:
+        """Return the locator of a function."""
         return cls(py_func, Path(py_file))
 
     def ensure_cache_path(self) -> None:
@@ -140,7 +140,7 @@ class _KernelPlace(caching._CacheLocator):
 
 
 class _CachedResult(caching.CompileResultCacheImpl):
-    _locator_classes = [_KernelPlace]  # noqa: RUF012 - as Numba declares it
+    _locator_classes = [_KernelLocator]  # noqa: RUF012 - as Numba declares it
 
     def reduce(self, cres: Any) -> Any:
         """Return what the cache stores of a kernel, without what only links it into others.
@@ -229,8 +229,8 @@ def compiled(
     """Return what compiles `func` on first call: no GIL, IEEE arithmetic, no bounds checks, cached.
 
     Division by zero gives inf or nan as in NumPy. Numba notices edits only in the file that holds
-    the caller (numba issue 1833), so the cache folder is named after a digest of the caller's file
-    and of all kernels it imports; and it takes the same file in another place for another one.
+    the caller (numba issue 1833), and a copy of the file in another folder is another file to it.
+    So the cache folder is named after a digest of the caller's file and of all kernels it imports.
 
     Numba optimises and stores a function for itself and again in each caller, and the callers of
     those: with calls five deep half the compile time. So kernels called from kernels are another
@@ -240,8 +240,8 @@ def compiled(
     own_options: Any = {"no_cfunc_wrapper": True, "pipeline_class": steps} if _LINKS else {}
     cache_dir = numba.config.CACHE_DIR  # type: ignore[attr-defined]
     if not _LINKS:
-        place = kernel_folder(Path(func.__code__.co_filename))
-        numba.config.CACHE_DIR = str(place)  # type: ignore[attr-defined]
+        folder = kernel_folder(Path(func.__code__.co_filename))
+        numba.config.CACHE_DIR = str(folder)  # type: ignore[attr-defined]
     try:
         dispatcher: Any = numba.njit(cache=not _LINKS, **options, **own_options)(func)
     finally:

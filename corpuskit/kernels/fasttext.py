@@ -71,7 +71,7 @@ class Features(NamedTuple):
 
     Attributes:
         words: the dictionary: words, then labels.
-        places: (E, 2) int64, where each begins and ends.
+        spans: (E, 2) int64, where each begins and ends.
         table: (2 ** n,) uint64, the dictionary by hash: hash << 32 | entry + 1; 0 is empty. More
             than half of it is empty.
         num_words: how many entries are words; the others, after them, are labels.
@@ -84,7 +84,7 @@ class Features(NamedTuple):
     """
 
     words: Bytes
-    places: Offsets
+    spans: Offsets
     table: NDArray[np.uint64]
     num_words: int
     min_run: int
@@ -111,7 +111,7 @@ class RowScratch(NamedTuple):
     hashes: NDArray[np.uint32]
 
 
-def scratch(
+def make_scratch(
     features: Features, longest: int, word_cache: NDArray[np.uint32] | None = None
 ) -> RowScratch:
     """Return room for texts of up to `longest` bytes."""
@@ -146,31 +146,31 @@ def _is_end(data: Bytes, begin: int, end: int) -> bool:
 def fnv(data: Bytes, begin: int, end: int) -> np.uint32:
     """Return fastText's hash of a word: FNV-1a of signed bytes."""
     value = _BASIS
-    for at in range(begin, end):
-        value = _hash_byte(value, data[at])
+    for pos in range(begin, end):
+        value = _hash_byte(value, data[pos])
     return value
 
 
 @kernel
 def index_words(features: Features, tail: int) -> int:
-    """Fill `places` and `table`; return the row of the word that ends a text, -1 if it has none.
+    """Fill `spans` and `table`; return the row of the word that ends a text, -1 if it has none.
 
-    Of equal entries the last one counts, as in the library. Behind an entry lies a zero, and `tail`
-    bytes.
+    Of equal entries the last one counts, as in the library. After an entry come a zero byte and
+    `tail` bytes more.
     """
-    at = 0
+    pos = 0
     end_row = -1
-    for entry in range(len(features.places)):
-        begin = at
-        while features.words[at] != 0:
-            at += 1
-        features.places[entry, 0], features.places[entry, 1] = begin, at
-        value = fnv(features.words, begin, at)
-        place, _ = _find(features, features.words, begin, at, value)
-        features.table[place] = np.uint64(value) << np.uint64(32) | np.uint64(entry + 1)
-        if _is_end(features.words, begin, at) and entry < features.num_words:
+    for entry in range(len(features.spans)):
+        begin = pos
+        while features.words[pos] != 0:
+            pos += 1
+        features.spans[entry, 0], features.spans[entry, 1] = begin, pos
+        value = fnv(features.words, begin, pos)
+        slot, _ = _find(features, features.words, begin, pos, value)
+        features.table[slot] = np.uint64(value) << np.uint64(32) | np.uint64(entry + 1)
+        if _is_end(features.words, begin, pos) and entry < features.num_words:
             end_row = entry
-        at += 1 + tail
+        pos += 1 + tail
     return end_row
 
 
@@ -178,27 +178,27 @@ def index_words(features: Features, tail: int) -> int:
 def _find(
     features: Features, data: Bytes, begin: int, end: int, value: np.uint32
 ) -> tuple[int, int]:
-    """Return the place in the table of a word, and its entry, -1 if it has none."""
+    """Return the slot of a word in the table, and its entry, -1 if it has none."""
     mask = len(features.table) - 1
-    place = int(value) & mask
-    while features.table[place] != 0:
-        slot = features.table[place]
-        if slot >> np.uint64(32) == value:
-            entry = int(slot & np.uint64(0xFFFFFFFF)) - 1
-            first, last = features.places[entry]
-            at = 0
+    slot = int(value) & mask
+    while features.table[slot] != 0:
+        packed = features.table[slot]
+        if packed >> np.uint64(32) == value:
+            entry = int(packed & np.uint64(0xFFFFFFFF)) - 1
+            first, last = features.spans[entry]
+            equal = 0
             if last - first == end - begin:
-                while at < end - begin and features.words[first + at] == data[begin + at]:
-                    at += 1
-                if at == end - begin:
-                    return place, entry
-        place = (place + 1) & mask
-    return place, -1
+                while equal < end - begin and features.words[first + equal] == data[begin + equal]:
+                    equal += 1
+                if equal == end - begin:
+                    return slot, entry
+        slot = (slot + 1) & mask
+    return slot, -1
 
 
 @inline
 def _inverse(features: Features) -> np.uint64:
-    """Return what takes the place of a division: the quotient is then right or one too small."""
+    """Return 2**32 / buckets: to multiply by it gives a quotient that is right or one too small."""
     return np.uint64(1 << 32) // np.uint64(max(features.buckets, 1))
 
 
@@ -208,14 +208,14 @@ def _bucket_row(bucket: np.uint64, features: Features) -> tuple[np.int64, np.int
     if len(features.bucket_rows) == 0:
         return features.num_words + np.int64(bucket), np.int64(1)
     entry = features.bucket_rows[bucket >> np.uint64(5)]
-    place = bucket & np.uint64(31)
-    rank = entry & ((np.uint64(1) << place) - np.uint64(1))
+    bit = bucket & np.uint64(31)
+    rank = entry & ((np.uint64(1) << bit) - np.uint64(1))
     rank -= (rank >> np.uint64(1)) & np.uint64(0x55555555)
     rank = (rank & np.uint64(0x33333333)) + ((rank >> np.uint64(2)) & np.uint64(0x33333333))
     rank = (rank + (rank >> np.uint64(4))) & np.uint64(0x0F0F0F0F)
     rank = ((rank * np.uint64(0x01010101)) & np.uint64(0xFFFFFFFF)) >> np.uint64(24)
     row = features.num_words + np.int64((entry >> np.uint64(32)) + rank)
-    return row, np.int64(entry >> place & np.uint64(1))
+    return row, np.int64(entry >> bit & np.uint64(1))
 
 
 @inline
@@ -238,13 +238,13 @@ def _has_row(bucket: np.uint64, bucket_rows: NDArray[np.uint64]) -> np.int64:
 
 @kernel
 def _find_rows(rows: Rows, first: int, num: int, features: Features) -> None:
-    """Put rows in the place of buckets that have one.
+    """Replace buckets, all of which have a row, by their rows.
 
-    Only now: of a pruned model nine buckets of ten have none, and which row it is takes three times
-    as long as whether there is one.
+    Not when a bucket is found: of a pruned model nine of ten have no row, and to compute the row
+    takes three times as long as to see that there is one.
     """
-    for place in range(first, num):
-        rows[place], _ = _bucket_row(np.uint64(rows[place]), features)
+    for index in range(first, num):
+        rows[index], _ = _bucket_row(np.uint64(rows[index]), features)
 
 
 @kernel
@@ -281,18 +281,18 @@ def _wide_runs(
         if letters[begin] & 0xC0 == 0x80:
             continue
         value = _BASIS
-        at = begin
+        pos = begin
         width = 1
-        while width <= features.max_run and at < size:
-            value = _hash_byte(value, letters[at])
-            at += 1
-            while letters[at] & 0xC0 == 0x80:
-                value = _hash_byte(value, letters[at])
-                at += 1
+        while width <= features.max_run and pos < size:
+            value = _hash_byte(value, letters[pos])
+            pos += 1
+            while letters[pos] & 0xC0 == 0x80:
+                value = _hash_byte(value, letters[pos])
+                pos += 1
             if width >= features.min_run:
                 bucket = _hash_bucket(value, inverse, features)
                 rows[num] = bucket
-                is_bracket = (width == 1) & ((begin == 0) | (at == size))
+                is_bracket = (width == 1) & ((begin == 0) | (pos == size))
                 num += _has_row(bucket, bucket_rows) & ~is_bracket
             width += 1
     _find_rows(rows, first_row, num, features)
@@ -322,24 +322,24 @@ def _add_16(rows: Rows, num: int, matrix: Floats, stride: np.uint64, sums: Float
         sums[14],
         sums[15],
     )
-    for place in range(num):
-        at = np.uint64(rows[place]) * stride
-        s0 += matrix[at]
-        s1 += matrix[at + np.uint64(1)]
-        s2 += matrix[at + np.uint64(2)]
-        s3 += matrix[at + np.uint64(3)]
-        s4 += matrix[at + np.uint64(4)]
-        s5 += matrix[at + np.uint64(5)]
-        s6 += matrix[at + np.uint64(6)]
-        s7 += matrix[at + np.uint64(7)]
-        s8 += matrix[at + np.uint64(8)]
-        s9 += matrix[at + np.uint64(9)]
-        s10 += matrix[at + np.uint64(10)]
-        s11 += matrix[at + np.uint64(11)]
-        s12 += matrix[at + np.uint64(12)]
-        s13 += matrix[at + np.uint64(13)]
-        s14 += matrix[at + np.uint64(14)]
-        s15 += matrix[at + np.uint64(15)]
+    for index in range(num):
+        first = np.uint64(rows[index]) * stride
+        s0 += matrix[first]
+        s1 += matrix[first + np.uint64(1)]
+        s2 += matrix[first + np.uint64(2)]
+        s3 += matrix[first + np.uint64(3)]
+        s4 += matrix[first + np.uint64(4)]
+        s5 += matrix[first + np.uint64(5)]
+        s6 += matrix[first + np.uint64(6)]
+        s7 += matrix[first + np.uint64(7)]
+        s8 += matrix[first + np.uint64(8)]
+        s9 += matrix[first + np.uint64(9)]
+        s10 += matrix[first + np.uint64(10)]
+        s11 += matrix[first + np.uint64(11)]
+        s12 += matrix[first + np.uint64(12)]
+        s13 += matrix[first + np.uint64(13)]
+        s14 += matrix[first + np.uint64(14)]
+        s15 += matrix[first + np.uint64(15)]
     sums[0], sums[1], sums[2], sums[3], sums[4], sums[5], sums[6], sums[7] = (
         s0,
         s1,
@@ -366,12 +366,12 @@ def _add_16(rows: Rows, num: int, matrix: Floats, stride: np.uint64, sums: Float
 def _add_4(rows: Rows, num: int, matrix: Floats, stride: np.uint64, sums: Floats) -> None:
     """Add 4 columns of rows to `sums`, row by row."""
     s0, s1, s2, s3 = sums[0], sums[1], sums[2], sums[3]
-    for place in range(num):
-        at = np.uint64(rows[place]) * stride
-        s0 += matrix[at]
-        s1 += matrix[at + np.uint64(1)]
-        s2 += matrix[at + np.uint64(2)]
-        s3 += matrix[at + np.uint64(3)]
+    for index in range(num):
+        first = np.uint64(rows[index]) * stride
+        s0 += matrix[first]
+        s1 += matrix[first + np.uint64(1)]
+        s2 += matrix[first + np.uint64(2)]
+        s3 += matrix[first + np.uint64(3)]
     sums[0], sums[1], sums[2], sums[3] = s0, s1, s2, s3
 
 
@@ -395,7 +395,7 @@ def _add_runs(
     begin: int,
     end: int,
     features: Features,
-    room: RowScratch,
+    scratch: RowScratch,
     num: int,
     matrix: Floats,
     sums: Floats,
@@ -406,43 +406,43 @@ def _add_runs(
     `letters[0]` is the byte before a window.
     """
     window, total = _window(features.max_run), end - begin + 2
-    letters = room.letters
+    letters = scratch.letters
     added = 0
-    at = 0
-    while at < total:
-        base = max(at - 1, 0)
+    pos = 0
+    while pos < total:
+        base = max(pos - 1, 0)
         size = min(window + 4 * features.max_run + 8, total - base)
         byte_bits = np.uint8(0)
-        for place in range(size):
-            source = min(max(begin + base + place - 1, begin), end - 1)
+        for index in range(size):
+            source = min(max(begin + base + index - 1, begin), end - 1)
             byte_bits |= data[source]
-            letters[place] = data[source]
+            letters[index] = data[source]
         if base == 0:
             letters[0] = _OPEN
         if base + size == total:
             letters[size - 1] = _CLOSE
-        stop = min(at + window - 1, total)
-        if num + (stop - at) * features.max_run > ROWS:
-            _add(room.rows, num, matrix, sums)
+        stop = min(pos + window - 1, total)
+        if num + (stop - pos) * features.max_run > ROWS:
+            _add(scratch.rows, num, matrix, sums)
             added += num
             num = 0
-        runs = (letters, at - base, stop - base, size, features, room.rows, num)
+        runs = (letters, pos - base, stop - base, size, features, scratch.rows, num)
         num = _wide_runs(*runs) if byte_bits >= 0x80 else _narrow_runs(*runs)
-        at = stop
+        pos = stop
     return num, added
 
 
 @inline
 def _add_short_runs(
-    low: np.uint64, high: np.uint64, size: int, features: Features, room: RowScratch, num: int
+    low: np.uint64, high: np.uint64, size: int, features: Features, scratch: RowScratch, num: int
 ) -> int:
     """Append the rows of the runs of an ASCII word of up to 16 bytes; return the new `num`."""
-    letters = room.letters
+    letters = scratch.letters
     letters[0] = _OPEN
     store64(low, letters, 1)
     store64(high, letters, 9)
     letters[size + 1] = _CLOSE
-    return _narrow_runs(letters, 0, size + 2, size + 2, features, room.rows, num)
+    return _narrow_runs(letters, 0, size + 2, size + 2, features, scratch.rows, num)
 
 
 @inline
@@ -452,10 +452,10 @@ def _spaces(group: np.uint64) -> np.uint64:
 
 
 @inline
-def _copy_8(source: NDArray[np.uint32], at: int, rows: Rows, num: int) -> None:
+def _copy_8(source: NDArray[np.uint32], first: int, rows: Rows, num: int) -> None:
     """Copy 8 rows; read before any is written, so that it takes one load and one store."""
-    r0, r1, r2, r3 = source[at], source[at + 1], source[at + 2], source[at + 3]
-    r4, r5, r6, r7 = source[at + 4], source[at + 5], source[at + 6], source[at + 7]
+    r0, r1, r2, r3 = source[first], source[first + 1], source[first + 2], source[first + 3]
+    r4, r5, r6, r7 = source[first + 4], source[first + 5], source[first + 6], source[first + 7]
     rows[num], rows[num + 1], rows[num + 2], rows[num + 3] = r0, r1, r2, r3
     rows[num + 4], rows[num + 5], rows[num + 6], rows[num + 7] = r4, r5, r6, r7
 
@@ -492,17 +492,17 @@ def _short_word(data: Bytes, begin: int, end: int) -> tuple[np.int64, np.uint64,
             if spaces:
                 size = 8 + _count_bytes(spaces)
                 high &= (np.uint64(1) << np.uint64(8 * (size - 8))) - np.uint64(1)
-    at = begin + size
-    if size > _SHORT or at >= end or not _is_space(data[at]):
+    pos = begin + size
+    if size > _SHORT or pos >= end or not _is_space(data[pos]):
         size = np.int64(_SHORT + 1)
     return size, low, high
 
 
 @inline
-def _word_end(data: Bytes, at: int, end: int) -> int:
-    while at < end and not _is_space(data[at]):
-        at += 1
-    return at
+def _word_end(data: Bytes, pos: int, end: int) -> int:
+    while pos < end and not _is_space(data[pos]):
+        pos += 1
+    return pos
 
 
 @inline
@@ -519,7 +519,7 @@ def _word_rows(
     low: np.uint64,
     high: np.uint64,
     features: Features,
-    room: RowScratch,
+    scratch: RowScratch,
     num: int,
     matrix: Floats,
     sums: Floats,
@@ -530,27 +530,27 @@ def _word_rows(
     """
     value = np.uint32(0)
     added = 0
-    if len(features.places) > 0 or features.word_ngrams > 1:
+    if len(features.spans) > 0 or features.word_ngrams > 1:
         value = fnv(data, begin, end)
     entry = -1
-    if len(features.places) > 0:
+    if len(features.spans) > 0:
         _, entry = _find(features, data, begin, end, value)
     if entry >= features.num_words:
         return num, 0, value, False
     if entry < 0 and end - begin >= 9 and data[begin + 8] == 95 and load64(data, begin) == _LABEL:
         return num, 0, value, False
     if num + 18 * features.max_run + 1 > ROWS:
-        _add(room.rows, num, matrix, sums)
+        _add(scratch.rows, num, matrix, sums)
         added, num = num, 0
     if entry >= 0:
-        room.rows[num] = entry
+        scratch.rows[num] = entry
         num += 1
     if features.max_run == 0:
         pass
     elif low != 0 and (low | high) & _HIGH_BITS == 0:
-        num = _add_short_runs(low, high, end - begin, features, room, num)
+        num = _add_short_runs(low, high, end - begin, features, scratch, num)
     else:
-        num, num_added = _add_runs(data, begin, end, features, room, num, matrix, sums)
+        num, num_added = _add_runs(data, begin, end, features, scratch, num, matrix, sums)
         added += num_added
     return num, added, value, True
 
@@ -558,27 +558,27 @@ def _word_rows(
 @kernel
 def _text_rows(
     data: Bytes,
-    at: int,
+    pos: int,
     end: int,
     features: Features,
-    room: RowScratch,
+    scratch: RowScratch,
     matrix: Floats,
     sums: Floats,
 ) -> tuple[int, int, int]:
     """Add up the rows of the words of a text; return how many, how many are left, and the words."""
-    rows, word_cache, hashes = room.rows, room.word_cache, room.hashes
+    rows, word_cache, hashes = scratch.rows, scratch.word_cache, scratch.hashes
     keys = word_cache.view(np.uint64)
     num = added = words = 0
     while True:
-        while at < end and _is_space(data[at]):
-            at += 1
-        if at >= end:
+        while pos < end and _is_space(data[pos]):
+            pos += 1
+        if pos >= end:
             break
-        begin = at
+        begin = pos
         size, low, high = _short_word(data, begin, end)
-        at = begin + size
+        pos = begin + size
         if size > _SHORT:
-            at = _word_end(data, begin, end)
+            pos = _word_end(data, begin, end)
         elif high == 0 and low == _END:
             break
         slot = 0
@@ -597,17 +597,17 @@ def _text_rows(
                     added += num
                     num = 0
                 continue
-        if _is_end(data, begin, at):
+        if _is_end(data, begin, pos):
             break
         first_row = num
         num, num_added, value, is_word = _word_rows(
             data,
             begin,
-            at,
+            pos,
             low if size <= _SHORT else np.uint64(0),
             high,
             features,
-            room,
+            scratch,
             num,
             matrix,
             sums,
@@ -620,8 +620,8 @@ def _text_rows(
         elif size <= _SHORT and is_word and num - first_row <= _MOST_KNOWN:
             keys[slot, 0], keys[slot, 1] = low, high
             word_cache[slot, _HASH], word_cache[slot, _COUNT] = value, num - first_row
-            for place in range(num - first_row):
-                word_cache[slot, _FIRST + place] = rows[first_row + place]
+            for index in range(num - first_row):
+                word_cache[slot, _FIRST + index] = rows[first_row + index]
         if num > ROWS - _LINE:
             _add(rows, num, matrix, sums)
             added += num
@@ -631,10 +631,10 @@ def _text_rows(
 
 @kernel
 def _end_rows(
-    features: Features, room: RowScratch, num: int, words: int, matrix: Floats, sums: Floats
+    features: Features, scratch: RowScratch, num: int, words: int, matrix: Floats, sums: Floats
 ) -> tuple[int, int]:
     """Append the rows of the word that ends a text, and of word n-grams; return as `_text_rows`."""
-    rows, hashes = room.rows, room.hashes
+    rows, hashes = scratch.rows, scratch.hashes
     added = 0
     if features.end_row >= 0:
         rows[num] = features.end_row
@@ -663,7 +663,7 @@ def mean_rows(
     data: Bytes,
     features: Features,
     matrix: Floats,
-    room: RowScratch,
+    scratch: RowScratch,
     hidden: Floats,
     counts: Offsets,
 ) -> None:
@@ -674,16 +674,18 @@ def mean_rows(
     Args:
         begins, ends, data: N texts; they may have newlines, which are spaces.
         matrix: rows of `stride` numbers, one after the other.
-        room: `scratch`.
+        scratch: `scratch`.
         hidden: (N, stride), zeros.
         counts: (N,) how many rows a text has; its mean is zero where there are none.
     """
     for row in range(len(begins)):
         sums = hidden[row]
-        added, num, words = _text_rows(data, begins[row], ends[row], features, room, matrix, sums)
-        num_added, num = _end_rows(features, room, num, words, matrix, sums)
+        added, num, words = _text_rows(
+            data, begins[row], ends[row], features, scratch, matrix, sums
+        )
+        num_added, num = _end_rows(features, scratch, num, words, matrix, sums)
         added += num_added
-        _add(room.rows, num, matrix, sums)
+        _add(scratch.rows, num, matrix, sums)
         counts[row] = added + num
         if counts[row] > 0:
             factor = np.float32(1.0 / counts[row])
@@ -735,8 +737,8 @@ class Output(NamedTuple):
 def sigmoid_table() -> Floats:
     """Return 1 / (1 + exp(-x)) for x from -8 to 8, (513,) float32."""
     steps = np.arange(_SIGMOID_STEPS + 1, dtype=np.float32)
-    places = steps * np.float32(2 * _SIGMOID_MAX) / np.float32(_SIGMOID_STEPS) - _SIGMOID_MAX
-    powers = np.exp(-places.astype(np.float64)).astype(np.float32)
+    inputs = steps * np.float32(2 * _SIGMOID_MAX) / np.float32(_SIGMOID_STEPS) - _SIGMOID_MAX
+    powers = np.exp(-inputs.astype(np.float64)).astype(np.float32)
     return (1.0 / (1.0 + powers.astype(np.float64))).astype(np.float32)
 
 
@@ -748,15 +750,15 @@ def build_tree(counts: Offsets) -> tuple[Rows, Rows]:
     sums = np.full(2 * labels - 1, 10**15, np.int64)
     sums[:labels] = counts
     leaf, node = labels - 1, labels
-    for place in range(labels, 2 * labels - 1):
+    for parent in range(labels, 2 * labels - 1):
         for side in (left, right):
             if leaf >= 0 and sums[leaf] < sums[node]:
-                side[place] = leaf
+                side[parent] = leaf
                 leaf -= 1
             else:
-                side[place] = node
+                side[parent] = node
                 node += 1
-        sums[place] = sums[left[place]] + sums[right[place]]
+        sums[parent] = sums[left[parent]] + sums[right[parent]]
     return left, right
 
 
@@ -768,23 +770,23 @@ def _log(value: np.float32) -> np.float32:
 @kernel
 def _scale(scales: Floats, count: int) -> np.float32:
     """Return what `Output.scales` is for a text of `count` rows."""
-    place = min(max(math.log2(np.float64(count)) - 2.0, 0.0), len(scales) - 1.0)
-    low = int(place)
+    position = min(max(math.log2(np.float64(count)) - 2.0, 0.0), len(scales) - 1.0)
+    low = int(position)
     high = min(low + 1, len(scales) - 1)
-    return np.float32(scales[low] + (scales[high] - scales[low]) * (place - low))
+    return np.float32(scales[low] + (scales[high] - scales[low]) * (position - low))
 
 
 @kernel
 def _sift_up(
-    scores: Floats, labels: Rows, place: int, top: int, score: np.float32, label: int
+    scores: Floats, labels: Rows, node: int, top: int, score: np.float32, label: int
 ) -> None:
-    """Put a label in its place above or at `place`, no higher than `top`: std::push_heap."""
-    parent = (place - 1) // 2
-    while place > top and scores[parent] > score:
-        scores[place], labels[place] = scores[parent], labels[parent]
-        place = parent
-        parent = (place - 1) // 2
-    scores[place], labels[place] = score, label
+    """Move a label from `node` up the heap, to `top` at most: std::push_heap."""
+    parent = (node - 1) // 2
+    while node > top and scores[parent] > score:
+        scores[node], labels[node] = scores[parent], labels[parent]
+        node = parent
+        parent = (node - 1) // 2
+    scores[node], labels[node] = score, label
 
 
 @kernel
@@ -793,18 +795,18 @@ def _pop(scores: Floats, labels: Rows, size: int) -> None:
     last = size - 1
     score, label = scores[last], labels[last]
     scores[last], labels[last] = scores[0], labels[0]
-    place = child = 0
+    node = child = 0
     while child < (last - 1) // 2:
         child = 2 * (child + 1)
         if scores[child] > scores[child - 1]:
             child -= 1
-        scores[place], labels[place] = scores[child], labels[child]
-        place = child
+        scores[node], labels[node] = scores[child], labels[child]
+        node = child
     if last & 1 == 0 and last >= 2 and child == (last - 2) // 2:
         child = 2 * (child + 1)
-        scores[place], labels[place] = scores[child - 1], labels[child - 1]
-        place = child - 1
-    _sift_up(scores, labels, place, 0, score, label)
+        scores[node], labels[node] = scores[child - 1], labels[child - 1]
+        node = child - 1
+    _sift_up(scores, labels, node, 0, score, label)
 
 
 @kernel
@@ -921,9 +923,9 @@ def _write_best(heap: Floats, labels: Rows, size: int, ranks: Rows, scores: Doub
     """Write the labels of a heap, best first."""
     for heap_size in range(size, 1, -1):
         _pop(heap, labels, heap_size)
-    for place in range(size):
-        ranks[place] = labels[place]
-        scores[place] = math.exp(heap[place])
+    for rank in range(size):
+        ranks[rank] = labels[rank]
+        scores[rank] = math.exp(heap[rank])
 
 
 @kernel
@@ -1040,7 +1042,7 @@ _CLEARLY = 3.0
 """Logarithm of the odds from which a window is clearly in another language."""
 
 _SUM = 8
-"""Place of the sums of a remembered word: they follow its 16 bytes and `_COUNT`."""
+"""Column where the sums of a remembered word begin: after its 16 bytes and `_COUNT`."""
 
 
 def sum_scratch(stride: int, cache: NDArray[np.uint32] | None = None) -> NDArray[np.uint32]:
@@ -1049,10 +1051,10 @@ def sum_scratch(stride: int, cache: NDArray[np.uint32] | None = None) -> NDArray
 
 
 @kernel
-def _next_start(data: Bytes, at: int, end: int) -> int:
+def _next_start(data: Bytes, pos: int, end: int) -> int:
     """Return where a word ends or, in the next WINDOW bytes, none does, a character begins."""
-    stop = _word_end(data, at, min(at + WINDOW, end))
-    if stop == at + WINDOW:
+    stop = _word_end(data, pos, min(pos + WINDOW, end))
+    if stop == pos + WINDOW:
         while stop < end and data[stop] & 0xC0 == 0x80:
             stop += 1
     return stop
@@ -1080,20 +1082,20 @@ def cut_windows(begins: Offsets, ends: Offsets, data: Bytes) -> tuple[Offsets, O
         begin, end = begins[row], ends[row]
         length = end - begin
         size = min(WINDOW, max(LEAST_WINDOW, length // _PARTS))
-        at, sampled = begin, length > WINDOW * MOST_WINDOWS
+        start, sampled = begin, length > WINDOW * MOST_WINDOWS
         while True:
             if sampled:
-                place = begin + (num - firsts[row]) * (length - WINDOW) // (MOST_WINDOWS - 1)
-                at = max(at, _next_start(data, place, end) if place > begin else begin)
-                stop = _next_start(data, min(at + size, end), end)
+                target = begin + (num - firsts[row]) * (length - WINDOW) // (MOST_WINDOWS - 1)
+                start = max(start, _next_start(data, target, end) if target > begin else begin)
+                stop = _next_start(data, min(start + size, end), end)
             else:
-                stop = _word_end(data, min(at + size, end), end)
+                stop = _word_end(data, min(start + size, end), end)
                 if end - stop < size // 2 or length < 2 * LEAST_WINDOW:
                     stop = end
-            starts[num], stops[num] = at, stop
+            starts[num], stops[num] = start, stop
             num += 1
-            at = stop
-            if at >= end or (sampled and num - firsts[row] == MOST_WINDOWS):
+            start = stop
+            if start >= end or (sampled and num - firsts[row] == MOST_WINDOWS):
                 break
         firsts[row + 1] = num
     return starts[:num], stops[:num], firsts
@@ -1106,7 +1108,7 @@ def sum_windows(
     data: Bytes,
     features: Features,
     matrix: Floats,
-    room: RowScratch,
+    scratch: RowScratch,
     cache: NDArray[np.uint32],
     sums: Floats,
     counts: Offsets,
@@ -1126,26 +1128,26 @@ def sum_windows(
     keys, floats = cache.view(np.uint64), cache.view(np.float32)
     for row in range(len(begins)):
         total, end = sums[row], ends[row]
-        at, num = begins[row], 0
+        pos, num = begins[row], 0
         while True:
-            while at < end and _is_space(data[at]):
-                at += 1
-            if at >= end:
+            while pos < end and _is_space(data[pos]):
+                pos += 1
+            if pos >= end:
                 break
-            begin = at
+            begin = pos
             size, low, high = _short_word(data, begin, end)
             is_short = size <= _SHORT
-            at = begin + size if is_short else _word_end(data, begin, end)
+            pos = begin + size if is_short else _word_end(data, begin, end)
             slot = _slot(low, high) if is_short else np.int64(KNOWN)
             if not is_short or keys[slot, 0] != low or keys[slot, 1] != high:
-                if _is_end(data, begin, at):
+                if _is_end(data, begin, pos):
                     break
                 line = floats[slot, _SUM:]
                 line[:] = 0
                 head = low if is_short else np.uint64(0)
-                word = (data, begin, at, head, high, features, room, 0, matrix, line)
+                word = (data, begin, pos, head, high, features, scratch, 0, matrix, line)
                 num_rows, added, _, _ = _word_rows(*word)
-                _add(room.rows, num_rows, matrix, line)
+                _add(scratch.rows, num_rows, matrix, line)
                 keys[slot, 0], keys[slot, 1] = low, high
                 cache[slot, _COUNT] = added + num_rows
             num += np.int64(cache[slot, _COUNT])
@@ -1187,8 +1189,8 @@ def join_windows(
 @kernel
 def _is_prose(data: Bytes, begin: int, end: int) -> bool:
     letters = symbols = 0
-    for at in range(begin, end):
-        byte = data[at]
+    for pos in range(begin, end):
+        byte = data[pos]
         is_letter = (byte >= 0x80) | ((byte | 0x20) - 97 < 26) & (byte >= 65)
         letters += is_letter
         symbols += (not is_letter) & (not _is_space(byte))

@@ -30,11 +30,11 @@ def lower_texts(offsets: Int64s, data: Bytes) -> tuple[Int64s, Bytes]:
     A text that holds U+0130, whose lower case is two characters, or a capital sigma, whose lower
     case depends on its neighbours, is left to Python.
     """
-    bounds, lower, odd = _lower(offsets, data, characters())
+    bounds, lower, needs_python = _lower(offsets, data, characters())
     lower = lower[: bounds[-1]]
-    if odd.any():
+    if needs_python.any():
         pieces = [lower[begin:end].tobytes() for begin, end in itertools.pairwise(bounds)]
-        for row in np.flatnonzero(odd).tolist():
+        for row in np.flatnonzero(needs_python).tolist():
             text = data[offsets[row] : offsets[row + 1]].tobytes().decode()
             pieces[row] = text.lower().encode()
         return join_bytes(pieces)
@@ -47,14 +47,14 @@ def _lower(offsets: Int64s, data: Bytes, characters: Uint32s) -> tuple[Int64s, B
     num_docs = len(offsets) - 1
     out = np.empty((offsets[num_docs] - offsets[0]) * 3 // 2 + 4, np.uint8)
     bounds = np.zeros(num_docs + 1, np.int64)
-    odd = np.zeros(num_docs, np.bool_)
+    needs_python = np.zeros(num_docs, np.bool_)
     size = int(np.int64(0))  # typed: a literal compiles what it is given to once more
     for doc in range(num_docs):
         size = _lower_text(data, offsets[doc], offsets[doc + 1], characters, out, size)
-        odd[doc] = size < 0
+        needs_python[doc] = size < 0
         size = max(size, bounds[doc])
         bounds[doc + 1] = size
-    return bounds, out, odd
+    return bounds, out, needs_python
 
 
 @kernel
@@ -62,33 +62,33 @@ def _lower_text(
     data: Bytes, begin: int, end: int, characters: Uint32s, out: Bytes, size: int
 ) -> int:
     """Write a text from `out[size]` on; return where it ends, -1 if it must be left to Python."""
-    at = begin
-    while at < end:
-        if at + 8 <= end:
-            group = load64(data, at)
+    pos = begin
+    while pos < end:
+        if pos + 8 <= end:
+            group = load64(data, pos)
             if group & _HIGH_BITS == 0:
                 store64(lower64(group), out, size)
                 size += 8
-                at += 8
+                pos += 8
                 continue
-        byte = data[at]
+        byte = data[pos]
         if byte < 0x80:
             out[size] = byte + 32 if 65 <= byte <= 90 else byte
             size += 1
-            at += 1
+            pos += 1
             continue
-        code = code_point(data, at)
+        code = code_point(data, pos)
         if code == 0x130 or code == 0x3A3:
             return -1
         width = char_width(byte)
         lower = np.int64(characters[code] & CHAR_LOWER) if code < len(characters) else code
         if lower == code:
-            for place in range(width):
-                out[size + place] = data[at + place]
+            for index in range(width):
+                out[size + index] = data[pos + index]
             size += width
         else:
             size = write_char(int(lower), out, size)
-        at += width
+        pos += width
     return size
 
 
@@ -110,11 +110,11 @@ def _fold(offsets: Int64s, data: Bytes, characters: Uint32s) -> tuple[Int64s, By
     bounds = np.zeros(num_docs + 1, np.int64)
     size = 0
     for doc in range(num_docs):
-        at = offsets[doc]
+        pos = offsets[doc]
         waiting = False
-        while at < offsets[doc + 1]:
-            code = code_point(data, at)
-            at += char_width(data[at])
+        while pos < offsets[doc + 1]:
+            code = code_point(data, pos)
+            pos += char_width(data[pos])
             entry = int(characters[code]) if code < len(characters) else int(code)
             if entry & CHAR_SPACE:
                 waiting = size > bounds[doc]
@@ -131,7 +131,7 @@ def _fold(offsets: Int64s, data: Bytes, characters: Uint32s) -> tuple[Int64s, By
 # ----------------------------------------------------------------------
 # Texts simplified for comparison: numbers, punctuation, whitespace and accents made alike.
 
-SAME, BECOMES, SPACE, DIGIT, ODD = range(5)
+SAME, BECOMES, SPACE, DIGIT, NEEDS_PYTHON = range(5)
 """Kinds of characters: stays; is replaced; is a space; is a digit; only Python knows."""
 
 SEPARATES = 8
@@ -142,7 +142,7 @@ class Simple(NamedTuple):
     """What becomes of each character.
 
     Attributes:
-        kinds: (C,) uint8, see SAME; characters beyond are ODD.
+        kinds: (C,) uint8, see SAME; characters beyond are NEEDS_PYTHON.
         replacements: (C,) uint16: number of the replacement, for BECOMES.
         starts: (R + 1,) int64: replacement r is `content[starts[r]:starts[r + 1]]`.
         content: uint8.
@@ -156,7 +156,7 @@ class Simple(NamedTuple):
 
 @kernel
 def simplify(offsets: Int64s, data: Bytes, simple: Simple) -> tuple[Int64s, Bytes, Bools]:
-    """Return simplified texts, and which were left out since they hold ODD characters. O(B).
+    """Return simplified texts, and which were left out: they hold NEEDS_PYTHON characters. O(B).
 
     A number (digits, which a separator and more digits may follow) becomes 0; a run of spaces one
     space, none at either end; other characters what the table says. Allocates 3 B bytes, of which
@@ -165,44 +165,44 @@ def simplify(offsets: Int64s, data: Bytes, simple: Simple) -> tuple[Int64s, Byte
     num_docs = len(offsets) - 1
     out = np.empty(3 * (offsets[num_docs] - offsets[0]) + 16, np.uint8)
     bounds = np.zeros(num_docs + 1, np.int64)
-    odd = np.zeros(num_docs, np.bool_)
+    needs_python = np.zeros(num_docs, np.bool_)
     size = np.int64(0)
     for doc in range(num_docs):
         size = _simplify_text(data, offsets[doc], offsets[doc + 1], simple, out, size)
-        odd[doc] = size < 0
+        needs_python[doc] = size < 0
         size = max(size, bounds[doc])
         bounds[doc + 1] = size
-    return bounds, out, odd
+    return bounds, out, needs_python
 
 
 @kernel
 def _simplify_text(
     data: Bytes, begin: int, end: int, simple: Simple, out: Bytes, size: np.int64
 ) -> np.int64:
-    """Write a text from `out[size]` on; return where it ends, -1 for a text with ODD characters.
+    """Write a text from `out[size]` on; return where it ends, -1 if only Python can simplify it.
 
     A space is written as soon as it is met, and the next one over it. A dropped mark counts as
     something between two spaces: those around one both stay, but for the ends of the text.
     """
-    first, at = size, begin
+    first, pos = size, begin
     is_inside = np.int64(0)
-    while at < end:
-        byte = data[at]
+    while pos < end:
+        byte = data[pos]
         if byte < 0x80 and simple.kinds[byte] & 7 != DIGIT:
             # Nothing to predict: of 139,000 words per MB each has two edges.
             is_kept = np.int64(simple.kinds[byte] & 7 != SPACE)
             out[size] = byte if is_kept else 32
             size += is_kept | is_inside
             is_inside = is_kept
-            at += 1
+            pos += 1
             continue
-        code = code_point(data, at)
-        kind = simple.kinds[code] & 7 if code < len(simple.kinds) else ODD
+        code = code_point(data, pos)
+        kind = simple.kinds[code] & 7 if code < len(simple.kinds) else NEEDS_PYTHON
         if kind == DIGIT:
-            at = _after_number(data, at, end, simple.kinds)
+            pos = _after_number(data, pos, end, simple.kinds)
             out[size] = ord("0")
             size += 1
-        elif kind == ODD:
+        elif kind == NEEDS_PYTHON:
             return np.int64(-1)
         else:
             width = char_width(byte)
@@ -210,15 +210,15 @@ def _simplify_text(
                 out[size] = 32
                 size += is_inside
             elif kind == SAME:
-                for place in range(width):
-                    out[size + place] = data[at + place]
+                for index in range(width):
+                    out[size + index] = data[pos + index]
                 size += width
             else:
                 replacement = simple.replacements[code]
-                for place in range(simple.starts[replacement], simple.starts[replacement + 1]):
-                    out[size] = simple.content[place]
+                for index in range(simple.starts[replacement], simple.starts[replacement + 1]):
+                    out[size] = simple.content[index]
                     size += 1
-            at += width
+            pos += width
         is_inside = np.int64(kind != SPACE)
     while size > first and out[size - 1] == 32:
         size -= 1
@@ -226,30 +226,30 @@ def _simplify_text(
     while first + spaces < size and out[first + spaces] == 32:
         spaces += 1
     if spaces:
-        for place in range(first, size - spaces):
-            out[place] = out[place + spaces]
+        for index in range(first, size - spaces):
+            out[index] = out[index + spaces]
     return size - spaces
 
 
 @kernel
-def _after_number(data: Bytes, at: int, end: int, kinds: Bytes) -> int:
-    """Return where the number that begins at `at` ends."""
-    at = _after_digits(data, at, end, kinds)
-    if at < end:
-        code = code_point(data, at)
+def _after_number(data: Bytes, pos: int, end: int, kinds: Bytes) -> int:
+    """Return where the number that begins at `pos` ends."""
+    pos = _after_digits(data, pos, end, kinds)
+    if pos < end:
+        code = code_point(data, pos)
         if code < len(kinds) and kinds[code] & SEPARATES:
-            next_at = at + char_width(data[at])
+            next_at = pos + char_width(data[pos])
             digits_end = _after_digits(data, next_at, end, kinds)
             if digits_end > next_at:
                 return digits_end
-    return at
+    return pos
 
 
 @kernel
-def _after_digits(data: Bytes, at: int, end: int, kinds: Bytes) -> int:
-    while at < end:
-        code = code_point(data, at)
+def _after_digits(data: Bytes, pos: int, end: int, kinds: Bytes) -> int:
+    while pos < end:
+        code = code_point(data, pos)
         if code >= len(kinds) or kinds[code] & 7 != DIGIT:
             break
-        at += char_width(data[at])
-    return at
+        pos += char_width(data[pos])
+    return pos

@@ -28,10 +28,10 @@ _RADIX = np.uint64(0x9E3779B97F4A7C13)
 
 
 @inline
-def load64(data: Bytes, at: int) -> np.uint64:
-    """Return the 8 bytes from `at` on, little endian; compiles to one unaligned load."""
+def load64(data: Bytes, pos: int) -> np.uint64:
+    """Return the 8 bytes from `pos` on, little endian; compiles to one unaligned load."""
     # Unsigned positions: a signed one could be negative, and testing that splits the load up.
-    i = np.uint64(at)
+    i = np.uint64(pos)
     return (
         np.uint64(data[i])
         | np.uint64(data[i + np.uint64(1)]) << np.uint64(8)
@@ -45,19 +45,19 @@ def load64(data: Bytes, at: int) -> np.uint64:
 
 
 @inline
-def store64(value: np.uint64, out: Bytes, at: int) -> None:
+def store64(value: np.uint64, out: Bytes, pos: int) -> None:
     """Write 8 bytes, little endian; compiles to one store."""
-    place = np.uint64(at)
+    i = np.uint64(pos)
     for byte in range(8):
-        out[place + np.uint64(byte)] = np.uint8(value >> np.uint64(8 * byte) & np.uint64(0xFF))
+        out[i + np.uint64(byte)] = np.uint8(value >> np.uint64(8 * byte) & np.uint64(0xFF))
 
 
 @inline
 def load_tail(data: Bytes, begin: int, end: int) -> np.uint64:
     """Return the up to 8 bytes `data[begin:end]`, little endian, zeros after them."""
     value = np.uint64(0)
-    for at in range(begin, end):
-        value |= np.uint64(data[at]) << np.uint64(8 * (at - begin))
+    for pos in range(begin, end):
+        value |= np.uint64(data[pos]) << np.uint64(8 * (pos - begin))
     return value
 
 
@@ -90,33 +90,33 @@ def xxh64(data: Bytes, begin: int, end: int, seed: np.uint64) -> np.uint64:
 
     Source: the xxHash specification, section XXH64; equals xxhash.xxh64_intdigest.
     """
-    at = begin
+    pos = begin
     if end - begin >= 32:
         lane_1, lane_2 = seed + _PRIME_1 + _PRIME_2, seed + _PRIME_2
         lane_3, lane_4 = seed, seed - _PRIME_1
-        while at + 32 <= end:
-            lane_1 = _round(lane_1, load64(data, at))
-            lane_2 = _round(lane_2, load64(data, at + 8))
-            lane_3 = _round(lane_3, load64(data, at + 16))
-            lane_4 = _round(lane_4, load64(data, at + 24))
-            at += 32
+        while pos + 32 <= end:
+            lane_1 = _round(lane_1, load64(data, pos))
+            lane_2 = _round(lane_2, load64(data, pos + 8))
+            lane_3 = _round(lane_3, load64(data, pos + 16))
+            lane_4 = _round(lane_4, load64(data, pos + 24))
+            pos += 32
         value = _rotate(lane_1, 1) + _rotate(lane_2, 7) + _rotate(lane_3, 12) + _rotate(lane_4, 18)
         value = _merge(_merge(_merge(_merge(value, lane_1), lane_2), lane_3), lane_4)
     else:
         value = seed + _PRIME_5
     value += np.uint64(end - begin)
-    while at + 8 <= end:
-        value ^= _round(np.uint64(0), load64(data, at))
+    while pos + 8 <= end:
+        value ^= _round(np.uint64(0), load64(data, pos))
         value = _rotate(value, 27) * _PRIME_1 + _PRIME_4
-        at += 8
-    if at + 4 <= end:
-        value ^= load_tail(data, at, at + 4) * _PRIME_1
+        pos += 8
+    if pos + 4 <= end:
+        value ^= load_tail(data, pos, pos + 4) * _PRIME_1
         value = _rotate(value, 23) * _PRIME_2 + _PRIME_3
-        at += 4
-    while at < end:
-        value ^= np.uint64(data[at]) * _PRIME_5
+        pos += 4
+    while pos < end:
+        value ^= np.uint64(data[pos]) * _PRIME_5
         value = _rotate(value, 11) * _PRIME_1
-        at += 1
+        pos += 1
     value = (value ^ (value >> np.uint64(33))) * _PRIME_2
     value = (value ^ (value >> np.uint64(29))) * _PRIME_3
     return value ^ (value >> np.uint64(32))

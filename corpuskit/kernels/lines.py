@@ -51,28 +51,28 @@ def find_units(offsets: Int64s, data: Bytes, paragraphs: bool) -> tuple[Int32s, 
         Three (U,) arrays; starts and ends are into `data`.
     """
     num_docs = len(offsets) - 1
-    places = find_newlines(data, offsets[0], offsets[num_docs])
-    max_units = num_docs + len(places)
+    newlines = find_newlines(data, offsets[0], offsets[num_docs])
+    max_units = num_docs + len(newlines)
     docs = np.empty(max_units, np.int32)
     starts, ends = np.empty(max_units, np.int64), np.empty(max_units, np.int64)
     num, newline = 0, 0
     for doc in range(num_docs):
-        at, end = offsets[doc], offsets[doc + 1]
+        pos, end = offsets[doc], offsets[doc + 1]
         is_open = False
-        while at < end:
-            stop = min(places[newline], end)
+        while pos < end:
+            stop = min(newlines[newline], end)
             newline += stop < end
-            last = stop - 1 if stop > at and data[stop - 1] == 13 else stop
-            is_blank = last == at or (
-                not 32 < data[at] < 127 and skip_space(data, at, last) == last
+            last = stop - 1 if stop > pos and data[stop - 1] == 13 else stop
+            is_blank = last == pos or (
+                not 32 < data[pos] < 127 and skip_space(data, pos, last) == last
             )
             if not is_blank:
                 if not (is_open and paragraphs):
-                    docs[num], starts[num] = doc, at
+                    docs[num], starts[num] = doc, pos
                     num += 1
                 ends[num - 1] = last
             is_open = not is_blank
-            at = stop + 1
+            pos = stop + 1
     return docs[:num], starts[:num], ends[:num]
 
 
@@ -80,39 +80,39 @@ def find_units(offsets: Int64s, data: Bytes, paragraphs: bool) -> tuple[Int32s, 
 def find_newlines(data: Bytes, begin: int, end: int) -> Int64s:
     """Return where newlines are, and one more value. O(B), about 3 GB/s."""
     num = np.int64(1)
-    at = begin
-    while at + 8 <= end:
-        num += np.int64((_matches(data, at) >> np.uint64(7)) * _ONES >> np.uint64(56))
-        at += 8
-    while at < end:
-        num += data[at] == 10
-        at += 1
-    places = np.empty(num, np.int64)
+    pos = begin
+    while pos + 8 <= end:
+        num += np.int64((_matches(data, pos) >> np.uint64(7)) * _ONES >> np.uint64(56))
+        pos += 8
+    while pos < end:
+        num += data[pos] == 10
+        pos += 1
+    newlines = np.empty(num, np.int64)
     count = 0
-    at = begin
-    while at + 8 <= end:
-        matches = _matches(data, at)
+    pos = begin
+    while pos + 8 <= end:
+        matches = _matches(data, pos)
         while matches:
             # All bytes below the lowest match, and its own lowest bit, are ones.
             lowest = matches & (~matches + np.uint64(1))
             nth = ((lowest - np.uint64(1)) & _ONES) * _ONES >> np.uint64(56)
-            places[count] = at + np.int64(nth) - 1
+            newlines[count] = pos + np.int64(nth) - 1
             count += 1
             matches ^= lowest
-        at += 8
-    while at < end:
-        if data[at] == 10:
-            places[count] = at
+        pos += 8
+    while pos < end:
+        if data[pos] == 10:
+            newlines[count] = pos
             count += 1
-        at += 1
-    places[count] = np.int64(1) << np.int64(62)
-    return places
+        pos += 1
+    newlines[count] = np.int64(1) << np.int64(62)
+    return newlines
 
 
 @inline
-def _matches(data: Bytes, at: int) -> np.uint64:
+def _matches(data: Bytes, pos: int) -> np.uint64:
     """Return 8 bytes whose highest bit is set where there is a newline."""
-    mixed = load64(data, at) ^ _NEWLINES
+    mixed = load64(data, pos) ^ _NEWLINES
     return ~(((mixed & _SEVENS) + _SEVENS) | mixed | _SEVENS)
 
 
@@ -141,29 +141,29 @@ def _fold_units(data: Bytes, starts: Int64s, ends: Int64s, table: Uint64s) -> tu
     collapses = table[32] >> _SPACE
     size = np.int64(0)
     for unit in range(len(starts)):
-        at = skip_space(data, starts[unit], ends[unit])
-        end = skip_space_back(data, at, ends[unit])
+        pos = skip_space(data, starts[unit], ends[unit])
+        end = skip_space_back(data, pos, ends[unit])
         after_space = np.uint64(1)  # the last character that was kept is a space
-        while at < end:
-            if at + 8 <= end:
-                group = load64(data, at)
+        while pos < end:
+            if pos + 8 <= end:
+                group = load64(data, pos)
                 if _is_easy(group, after_space):
                     store64(lower64(group), out, int(size))
                     after_space = collapses * np.uint64(group >> np.uint64(56) == np.uint64(32))
                     size += 8
-                    at += 8
+                    pos += 8
                     continue
-            lead = data[at]
+            lead = data[pos]
             if lead < 0x80:
                 entry = table[lead]
                 out[size] = np.uint8(entry & np.uint64(0xFF))
-                at += 1
+                pos += 1
             else:
-                code = code_point(data, at)
-                entry = table[code] if code < len(table) else _as_it_is(data, at)
-                for place in range(4):
-                    out[size + place] = np.uint8(entry >> np.uint64(8 * place) & np.uint64(0xFF))
-                at += char_width(lead)
+                code = code_point(data, pos)
+                entry = table[code] if code < len(table) else _encoded_char(data, pos)
+                for index in range(4):
+                    out[size + index] = np.uint8(entry >> np.uint64(8 * index) & np.uint64(0xFF))
+                pos += char_width(lead)
             width, is_space = entry >> _WIDTH & np.uint64(7), entry >> _SPACE
             size += np.int64(width * (np.uint64(1) - (is_space & after_space)))
             after_space = is_space if width else after_space
@@ -181,19 +181,19 @@ def _is_easy(group: np.uint64, after_space: np.uint64) -> bool:
     """
     if group & _HIGHS:
         return False
-    odd = ~(group + np.uint64(0x6060606060606060)) | (group + _ONES)
-    odd |= (group + np.uint64(0x5050505050505050)) & ~(group + np.uint64(0x4646464646464646))
+    hard = ~(group + np.uint64(0x6060606060606060)) | (group + _ONES)
+    hard |= (group + np.uint64(0x5050505050505050)) & ~(group + np.uint64(0x4646464646464646))
     spaces = ~(group + np.uint64(0x5F5F5F5F5F5F5F5F)) & _HIGHS
-    odd |= spaces & (spaces << np.uint64(8) | after_space << np.uint64(7))
-    return bool(odd & _HIGHS == 0)
+    hard |= spaces & (spaces << np.uint64(8) | after_space << np.uint64(7))
+    return bool(hard & _HIGHS == 0)
 
 
 @kernel
-def _as_it_is(data: Bytes, at: int) -> np.uint64:
+def _encoded_char(data: Bytes, pos: int) -> np.uint64:
     """Return the entry of a character beyond the table: itself, of 4 bytes."""
     entry = np.uint64(4) << _WIDTH
-    for place in range(4):
-        entry |= np.uint64(data[at + place]) << np.uint64(8 * place)
+    for index in range(4):
+        entry |= np.uint64(data[pos + index]) << np.uint64(8 * index)
     return entry
 
 
@@ -244,8 +244,8 @@ def _table(codes: Uint32s, drops: Iterable[int], spaces: Bools) -> Uint64s:
     widths = 1 + (c >= 0x80).astype(np.uint64) + (c >= 0x800) + (c >= 0x10000)
     table = widths << _WIDTH | spaces.astype(np.uint64) << _SPACE
     for width, form in enumerate(forms, start=1):
-        for place, byte in enumerate(form):
-            table |= np.where(widths == width, byte << np.uint64(8 * place), np.uint64(0))
+        for index, byte in enumerate(form):
+            table |= np.where(widths == width, byte << np.uint64(8 * index), np.uint64(0))
     table[list(drops)] = 0
     return frozen(table)
 
@@ -324,14 +324,14 @@ def is_short(data: Bytes, start: int, end: int, min_bytes: int, min_words: int) 
     if end - start < min_bytes:
         return True
     words = 0
-    at = start
+    pos = start
     in_word = False
-    while at < end and words < min_words:
-        width = space_width(data, at)
+    while pos < end and words < min_words:
+        width = space_width(data, pos)
         if width == 0 and not in_word:
             words += 1
         in_word = width == 0
-        at += width if width else char_width(data[at])
+        pos += width if width else char_width(data[pos])
     return words < min_words
 
 
@@ -386,21 +386,21 @@ def count_units(
     while num_units >> bits > _PART_ROWS:
         bits += 1
     shift = np.uint64(64 - bits)
-    places = np.zeros((1 << bits) + 1, np.int64)
+    cursors = np.zeros((1 << bits) + 1, np.int64)
     for value in high:
-        places[np.int64(value >> shift) + 1] += 1
+        cursors[np.int64(value >> shift) + 1] += 1
     widest = np.int64(0)
-    for rows in places:  # not places.max(): its code loads scipy.linalg, 0.15 CPU s
+    for rows in cursors:  # not cursors.max(): its code loads scipy.linalg, 0.15 CPU s
         widest = max(widest, rows)
     for part in range(1 << bits):
-        places[part + 1] += places[part]
+        cursors[part + 1] += cursors[part]
     order, dealt = np.empty(num_units, np.int32), np.empty(num_units, np.uint64)
     for unit in range(num_units):
         value = high[unit]
         part = np.int64(value >> shift)
-        place = places[part]
-        order[place], dealt[place] = unit, value
-        places[part] = place + 1  # in the end where the next part begins
+        index = cursors[part]
+        order[index], dealt[index] = unit, value
+        cursors[part] = index + 1  # in the end where the next part begins
     slot_bits = 1
     while 1 << slot_bits < 2 * widest:
         slot_bits += 1
@@ -413,10 +413,10 @@ def count_units(
     num = 0
     begin = 0
     for part in range(1 << bits):
-        end = places[part]
+        end = cursors[part]
         reach = 0
-        for place in range(begin, end):
-            value, row = dealt[place], order[place]
+        for index in range(begin, end):
+            value, row = dealt[index], order[index]
             slot = np.int64((value << np.uint64(bits)) >> np.uint64(64 - slot_bits))
             while table[slot] >= 0 and (keys[slot] != value or low_keys[slot] != low[row]):
                 slot += 1
@@ -433,16 +433,16 @@ def count_units(
                 continue
             table[slot] = -1
             value, low_key = keys[slot], low_keys[slot]
-            at = num
-            while at > first and (
-                high_out[at - 1] > value
-                or (high_out[at - 1] == value and low_out[at - 1] > low_key)
+            pos = num
+            while pos > first and (
+                high_out[pos - 1] > value
+                or (high_out[pos - 1] == value and low_out[pos - 1] > low_key)
             ):
-                high_out[at], low_out[at] = high_out[at - 1], low_out[at - 1]
-                counts_out[at] = counts_out[at - 1]
-                at -= 1
-            high_out[at], low_out[at] = value, low_key
-            counts_out[at] = np.uint32(min(sums[slot], _MOST))
+                high_out[pos], low_out[pos] = high_out[pos - 1], low_out[pos - 1]
+                counts_out[pos] = counts_out[pos - 1]
+                pos -= 1
+            high_out[pos], low_out[pos] = value, low_key
+            counts_out[pos] = np.uint32(min(sums[slot], _MOST))
             num += 1
         begin = end
     return high_out[:num].copy(), low_out[:num].copy(), counts_out[:num].copy()
@@ -489,7 +489,7 @@ def find_repeated(
         holders: (K,) what stays: -2 nothing, -1 the first to come, else the number of the document
             that came first; filled in.
         first_doc: number of the first document of the batch; numbers ascend.
-        by_document: that document keeps all its places.
+        by_document: that document keeps all its copies.
         compares_low: False compares the first hash alone, which tells the units of this cell apart,
             in half the time.
     """
@@ -504,8 +504,8 @@ def find_repeated(
             num += 1
     # Apart from hashing: so several units wait for memory at a time.
     low_hash = np.uint32(0)
-    for place in range(num):
-        unit, value = long_units[place], values[place]
+    for index in range(num):
+        unit, value = long_units[index], values[index]
         slot = np.int64(value & np.uint64(len(table) - 1))
         row = table[slot]
         if row < 0:

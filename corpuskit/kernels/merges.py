@@ -51,9 +51,9 @@ def _last_merge(
     """Merge the bytes of one token as if they were a text; O(L^2)."""
     data, begin, end = table.data, table.starts[token], table.starts[token + 1]
     parts = 0
-    for at in range(begin, end):
-        if not by_char or data[at] & 0xC0 != 0x80:
-            bounds[parts] = at
+    for pos in range(begin, end):
+        if not by_char or data[pos] & 0xC0 != 0x80:
+            bounds[parts] = pos
             parts += 1
     bounds[parts] = end
     if parts < 2:

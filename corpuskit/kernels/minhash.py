@@ -80,8 +80,8 @@ def _shingle_texts(
     for doc in range(num_docs):
         longest = max(longest, offsets[doc + 1] - offsets[doc])
     edges = np.empty(longest + 2, np.int32)
-    room = offsets[num_docs] - offsets[0] + num_docs
-    hashes = np.empty(room + 1 if by_character else room // 2 + 1, np.uint64)
+    max_shingles = offsets[num_docs] - offsets[0] + num_docs
+    hashes = np.empty(max_shingles + 1 if by_character else max_shingles // 2 + 1, np.uint64)
     bounds = np.zeros(num_docs + 1, np.int64)
     for doc in range(num_docs):
         doc_hashes = hashes[bounds[doc] :]
@@ -99,9 +99,9 @@ def _distinct(bounds: Int64s, hashes: Uint64s) -> tuple[Int64s, Uint64s]:
     out_bounds = np.zeros(len(bounds), np.int64)
     num = 0
     for row in range(len(bounds) - 1):
-        for at in range(bounds[row], bounds[row + 1]):
-            if at == bounds[row] or hashes[at] != hashes[num - 1]:
-                hashes[num] = hashes[at]
+        for index in range(bounds[row], bounds[row + 1]):
+            if index == bounds[row] or hashes[index] != hashes[num - 1]:
+                hashes[num] = hashes[index]
                 num += 1
         out_bounds[row + 1] = num
     return out_bounds, hashes[:num].copy()
@@ -177,20 +177,20 @@ def _smallest_exactly(
 
 # ---------------------------------------------------------------- Fast Similarity Sketches
 #
-# The signature of a set has K places. In round 0 each shingle goes to the place that its hash
-# names, and the smallest of a place stays. If places are left empty, all shingles are hashed again
-# and distributed again, in round 1, 2 ...; what an earlier round left in a place stays. From round
-# K on all shingles go to the place round - K, so there are at most 2 K rounds. Two sets of Jaccard
-# similarity J agree in a place with probability J, whatever their sizes, and places are nearly
-# independent. The number of hashes is W where W is far above K ln K, and about K ln K below.
+# The signature of a set has K slots. In round 0 each shingle goes to the slot that its hash names,
+# and each slot keeps its smallest. If slots are left empty, all shingles are hashed and distributed
+# again, in round 1, 2 ...; a slot keeps what an earlier round left in it. From round K on all
+# shingles go to slot round - K, so there are at most 2 K rounds. Two sets of Jaccard similarity J
+# agree in a slot with probability J, whatever their sizes, and slots are nearly independent.
+# The number of hashes is W where W is far above K ln K, and about K ln K below.
 #
 # Source: Dahlgaard, Knudsen, Thorup: Fast Similarity Sketching, FOCS 2017 (their rounds are cut
-# short by the same rule). Unlike one-permutation hashing with densification no place is a copy of
+# short by the same rule). Unlike one-permutation hashing with densification no slot is a copy of
 # another: those of small sets are as independent as those of large ones.
 
 
 HASH_BITS = 40
-"""Bits of a hash that are compared inside a place; those above hold the round."""
+"""Bits of a hash that are compared inside a slot; those above hold the round."""
 
 _EMPTY = np.uint64(0xFFFFFFFFFFFFFFFF)
 _KEPT = np.uint64((1 << HASH_BITS) - 1)
@@ -282,7 +282,7 @@ def sketch(shingles: Uint64s, num_shingles: int, salt: np.uint64, out: Uint64s) 
         shingles: the first `num_shingles` count, at least 1. Need not be well mixed: they are
             hashed here, in round r as mix64(shingle + salt + r * golden).
         salt: of round 0.
-        out: the smallest `round << HASH_BITS | low bits of the hash` of each place.
+        out: the smallest `round << HASH_BITS | low bits of the hash` of each slot.
     """
     width = np.uint64(len(out))
     out[:] = _EMPTY
@@ -290,10 +290,10 @@ def sketch(shingles: Uint64s, num_shingles: int, salt: np.uint64, out: Uint64s) 
         first = np.uint64(turn) << np.uint64(HASH_BITS)
         for i in range(num_shingles):
             mixed = mix64(shingles[i] + salt)
-            place = (mixed >> np.uint64(32)) * width >> np.uint64(32)
+            slot = (mixed >> np.uint64(32)) * width >> np.uint64(32)
             if turn >= len(out):
-                place = np.uint64(turn - len(out))
-            out[place] = min(out[place], first | (mixed & _KEPT))
+                slot = np.uint64(turn - len(out))
+            out[slot] = min(out[slot], first | (mixed & _KEPT))
         is_full = True
         for value in out:  # not out.max(): its code loads scipy.linalg, 0.15 CPU s
             is_full &= value != _EMPTY

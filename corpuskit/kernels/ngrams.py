@@ -55,17 +55,17 @@ def _lower_words(offsets: Int64s, data: Bytes, characters: Uint32s) -> tuple[Int
     one = np.uint64(1)
     num = size = np.uint64(0)
     for doc in range(num_docs):
-        at, end = offsets[doc], offsets[doc + 1]
+        pos, end = offsets[doc], offsets[doc + 1]
         is_inside = np.uint64(0)
-        while at < end:
-            byte = data[at]
+        while pos < end:
+            byte = data[pos]
             if byte < 0x80:
                 byte = plain[byte]
-                at += 1
+                pos += 1
             else:
-                code = code_point(data, at)
+                code = code_point(data, pos)
                 entry = characters[code] if code < len(characters) else np.uint32(0)
-                at += char_width(byte)
+                pos += char_width(byte)
                 byte = np.uint8(32)
                 if entry & CHAR_WORD:
                     size = np.uint64(write_char(int(entry & CHAR_LOWER), out, int(size)))
@@ -107,12 +107,12 @@ def join_words(
         starts[word + 1] = starts[word] + word_starts[token + 1] - word_starts[token] + 1
     out = np.empty(starts[num_words] + 16, np.uint8)
     for word in range(num_words):
-        source, at = word_starts[tokens[first + word]], starts[word]
+        source, pos = word_starts[tokens[first + word]], starts[word]
         end = starts[word + 1] - 1
-        while at < end:
+        while pos < end:
             # Also what is after the word, which the next one is written over.
-            store64(load64(word_data, source), out, at)
-            at += 8
+            store64(load64(word_data, source), out, pos)
+            pos += 8
             source += 8
         out[end] = 32
     return starts, out
@@ -195,8 +195,8 @@ def _rotate(value: np.uint32, bits: int) -> np.uint32:
 
 
 @inline
-def _load32(data: Bytes, at: int) -> np.uint32:
-    i = np.uint64(at)
+def _load32(data: Bytes, pos: int) -> np.uint32:
+    i = np.uint64(pos)
     return np.uint32(
         np.uint32(data[i])
         | np.uint32(data[i + np.uint64(1)]) << np.uint32(8)
@@ -216,30 +216,30 @@ def xxh32(data: Bytes, begin: int, end: int) -> np.uint32:
 
     Source: the xxHash specification, section XXH32; equals xxhash.xxh32_intdigest.
     """
-    at = begin
+    pos = begin
     if end - begin >= 16:
         lane_1, lane_2 = np.uint32(_PRIME_1 + _PRIME_2), _PRIME_2
         lane_3, lane_4 = np.uint32(0), np.uint32(np.uint32(0) - _PRIME_1)
-        while at + 16 <= end:
-            lane_1 = _round(lane_1, _load32(data, at))
-            lane_2 = _round(lane_2, _load32(data, at + 4))
-            lane_3 = _round(lane_3, _load32(data, at + 8))
-            lane_4 = _round(lane_4, _load32(data, at + 12))
-            at += 16
+        while pos + 16 <= end:
+            lane_1 = _round(lane_1, _load32(data, pos))
+            lane_2 = _round(lane_2, _load32(data, pos + 4))
+            lane_3 = _round(lane_3, _load32(data, pos + 8))
+            lane_4 = _round(lane_4, _load32(data, pos + 12))
+            pos += 16
         value = np.uint32(
             _rotate(lane_1, 1) + _rotate(lane_2, 7) + _rotate(lane_3, 12) + _rotate(lane_4, 18)
         )
     else:
         value = _PRIME_5
     value = np.uint32(value + np.uint32(end - begin))
-    while at + 4 <= end:
-        value = np.uint32(value + np.uint32(_load32(data, at) * _PRIME_3))
+    while pos + 4 <= end:
+        value = np.uint32(value + np.uint32(_load32(data, pos) * _PRIME_3))
         value = np.uint32(_rotate(value, 17) * _PRIME_4)
-        at += 4
-    while at < end:
-        value = np.uint32(value + np.uint32(np.uint32(data[at]) * _PRIME_5))
+        pos += 4
+    while pos < end:
+        value = np.uint32(value + np.uint32(np.uint32(data[pos]) * _PRIME_5))
         value = np.uint32(_rotate(value, 11) * _PRIME_1)
-        at += 1
+        pos += 1
     value = np.uint32((value ^ (value >> np.uint32(15))) * _PRIME_2)
     value = np.uint32((value ^ (value >> np.uint32(13))) * _PRIME_3)
     return np.uint32(value ^ (value >> np.uint32(16)))
@@ -294,14 +294,14 @@ def _fill_block(data: Bytes, begin: int, end: int, number: int, out: Bytes) -> N
     begin += 64 * number
     size = min(max(end - begin, 0), 64)
     out[:] = 0
-    for at in range(size):
-        out[at] = data[begin + at]
+    for index in range(size):
+        out[index] = data[begin + index]
     if size < 64 and end >= begin:
         out[size] = 0x80
     if size < 56:
         bits = np.uint64(end - begin + 64 * number) << np.uint64(3)
-        for at in range(8):
-            out[56 + at] = np.uint8(bits >> np.uint64(56 - 8 * at) & np.uint64(0xFF))
+        for index in range(8):
+            out[56 + index] = np.uint8(bits >> np.uint64(56 - 8 * index) & np.uint64(0xFF))
 
 
 @kernel
@@ -316,31 +316,31 @@ def _hash_blocks(words: Uint32s, past: Uint32s, state: Uint32s) -> None:
         past: scratch of 85 rows.
         state: a to e, 5 rows; what the blocks add to it is added.
     """
-    for at in range(16 * LANES, 80 * LANES):
-        mixed = words[at - 3 * LANES] ^ words[at - 8 * LANES]
-        mixed ^= words[at - 14 * LANES] ^ words[at - 16 * LANES]
-        words[at] = _rotate(mixed, 1)
+    for pos in range(16 * LANES, 80 * LANES):
+        mixed = words[pos - 3 * LANES] ^ words[pos - 8 * LANES]
+        mixed ^= words[pos - 14 * LANES] ^ words[pos - 16 * LANES]
+        words[pos] = _rotate(mixed, 1)
     for lane in range(LANES):
         past[4 * LANES + lane], past[3 * LANES + lane] = state[lane], state[LANES + lane]
         for k in range(2, 5):
             past[(4 - k) * LANES + lane] = _rotate(state[k * LANES + lane], 2)
-    for at in range(20 * LANES):
-        b, c = past[at + 3 * LANES], _rotate(past[at + 2 * LANES], 30)
-        d = _rotate(past[at + LANES], 30)
-        past[at + 5 * LANES] = _next(past, words, at, (d ^ (b & (c ^ d))), np.uint32(0x5A827999))
-    for at in range(20 * LANES, 40 * LANES):
-        b, c = past[at + 3 * LANES], _rotate(past[at + 2 * LANES], 30)
-        d = _rotate(past[at + LANES], 30)
-        past[at + 5 * LANES] = _next(past, words, at, b ^ c ^ d, np.uint32(0x6ED9EBA1))
-    for at in range(40 * LANES, 60 * LANES):
-        b, c = past[at + 3 * LANES], _rotate(past[at + 2 * LANES], 30)
-        d = _rotate(past[at + LANES], 30)
+    for pos in range(20 * LANES):
+        b, c = past[pos + 3 * LANES], _rotate(past[pos + 2 * LANES], 30)
+        d = _rotate(past[pos + LANES], 30)
+        past[pos + 5 * LANES] = _next(past, words, pos, (d ^ (b & (c ^ d))), np.uint32(0x5A827999))
+    for pos in range(20 * LANES, 40 * LANES):
+        b, c = past[pos + 3 * LANES], _rotate(past[pos + 2 * LANES], 30)
+        d = _rotate(past[pos + LANES], 30)
+        past[pos + 5 * LANES] = _next(past, words, pos, b ^ c ^ d, np.uint32(0x6ED9EBA1))
+    for pos in range(40 * LANES, 60 * LANES):
+        b, c = past[pos + 3 * LANES], _rotate(past[pos + 2 * LANES], 30)
+        d = _rotate(past[pos + LANES], 30)
         mixed = (b & c) | (d & (b | c))
-        past[at + 5 * LANES] = _next(past, words, at, mixed, np.uint32(0x8F1BBCDC))
-    for at in range(60 * LANES, 80 * LANES):
-        b, c = past[at + 3 * LANES], _rotate(past[at + 2 * LANES], 30)
-        d = _rotate(past[at + LANES], 30)
-        past[at + 5 * LANES] = _next(past, words, at, b ^ c ^ d, np.uint32(0xCA62C1D6))
+        past[pos + 5 * LANES] = _next(past, words, pos, mixed, np.uint32(0x8F1BBCDC))
+    for pos in range(60 * LANES, 80 * LANES):
+        b, c = past[pos + 3 * LANES], _rotate(past[pos + 2 * LANES], 30)
+        d = _rotate(past[pos + LANES], 30)
+        past[pos + 5 * LANES] = _next(past, words, pos, b ^ c ^ d, np.uint32(0xCA62C1D6))
     for lane in range(LANES):
         state[lane] += past[84 * LANES + lane]
         state[LANES + lane] += past[83 * LANES + lane]
@@ -350,8 +350,8 @@ def _hash_blocks(words: Uint32s, past: Uint32s, state: Uint32s) -> None:
 
 @inline
 def _next(
-    past: Uint32s, words: Uint32s, at: int, mixed: np.uint32, constant: np.uint32
+    past: Uint32s, words: Uint32s, pos: int, mixed: np.uint32, constant: np.uint32
 ) -> np.uint32:
     return np.uint32(
-        _rotate(past[at + 4 * LANES], 5) + mixed + _rotate(past[at], 30) + constant + words[at]
+        _rotate(past[pos + 4 * LANES], 5) + mixed + _rotate(past[pos], 30) + constant + words[pos]
     )

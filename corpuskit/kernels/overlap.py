@@ -40,7 +40,7 @@ def gather(
     keys: Int64s,
     texts: Int32s,
     parts: Int32s,
-    places: Int32s,
+    positions: Int32s,
     starts: Int64s,
     weights: Float64s,
     ngram: int,
@@ -50,8 +50,8 @@ def gather(
 
     Args:
         keys: (C,) ascending: what text and which part, in one number.
-        texts, parts, places: (C,) first word of the n-gram in the text, ascending within a key; the
-            part and the place in it.
+        texts, parts, positions: (C,) first word of the n-gram in the text, ascending within a key;
+            the part; the word of the part that it begins with.
         starts, weights: of `ItemParts`.
         ngram: words of an n-gram.
         most_gap: most words between the beginnings of two n-grams of a stretch.
@@ -63,24 +63,24 @@ def gather(
     groups, sums = np.zeros((len(keys), 2), np.int64), np.zeros((len(keys), 2))
     num = -1
     covered_to = length = begin = 0
-    for at in range(len(keys)):
-        text, first = texts[at], starts[parts[at]]
+    for gram in range(len(keys)):
+        text, first = texts[gram], starts[parts[gram]]
         if (
             num < 0
-            or keys[at] != keys[at - 1]
-            or text - texts[at - 1] > most_gap
+            or keys[gram] != keys[gram - 1]
+            or text - texts[gram - 1] > most_gap
             or text - begin > length + most_gap
         ):
             num += 1
             begin, covered_to = text, first
-            length = starts[parts[at] + 1] - first
-            groups[num, 0] = at
+            length = starts[parts[gram] + 1] - first
+            groups[num, 0] = gram
             for word in range(first, first + length):
                 sums[num, 1] += weights[word]
-        place = first + places[at]
-        for word in range(max(place, covered_to), place + ngram):
+        word_pos = first + positions[gram]
+        for word in range(max(word_pos, covered_to), word_pos + ngram):
             sums[num, 0] += weights[word]
-        covered_to = max(covered_to, place + ngram)
+        covered_to = max(covered_to, word_pos + ngram)
         groups[num, 1] += 1
     return groups[: num + 1], sums[: num + 1]
 
@@ -117,35 +117,37 @@ def align(
         weight of what was found.
     """
     longest = widest = 1
-    for at in range(len(windows)):
-        row = windows[at, 0]
+    for window in range(len(windows)):
+        row = windows[window, 0]
         longest = max(longest, offsets[row + 1] - offsets[row])
-        widest = max(widest, windows[at, 3] - windows[at, 2])
+        widest = max(widest, windows[window, 3] - windows[window, 2])
     hashes, edges = np.empty(longest, np.uint64), np.empty(longest + 2, np.int32)
-    places = np.empty(longest, np.int32)
+    word_starts = np.empty(longest, np.int32)
     texts, joins = np.empty(widest, np.uint64), np.empty(widest, np.uint64)
     begins, ends = np.empty(widest, np.int32), np.empty(widest, np.int32)
     spans, sums = np.zeros((len(windows), 4), np.int64), np.zeros(len(windows))
     hashed_row = -1
-    for at in range(len(windows)):
-        row, part, low = windows[at, 0], windows[at, 1], windows[at, 2]
+    for window in range(len(windows)):
+        row, part, low = windows[window, 0], windows[window, 1], windows[window, 2]
         first, last = offsets[row], offsets[row + 1]
         if row != hashed_row:
-            hash_words(data, first, last, table, kinds, edges, hashes, places)
+            hash_words(data, first, last, table, kinds, edges, hashes, word_starts)
             hashed_row = row
-        width = windows[at, 3] - low
+        width = windows[window, 3] - low
         if width <= 0:
             continue
-        fold_words(data, first + places[low], last, table, texts, joins, begins, ends, 0, width)
+        fold_words(
+            data, first + word_starts[low], last, table, texts, joins, begins, ends, 0, width
+        )
         begin = starts[part]
         moves, height, stop = _fill(
             words, joined, weights, begin, starts[part + 1] - begin, texts, joins, width, skip
         )
-        _trace(moves, height, stop, weights, begin, begins, ends, spans, sums, at)
-        if spans[at, 1] > spans[at, 0]:
-            for place in range(2):
-                spans[at, place] += low
-                spans[at, 2 + place] += places[low]
+        _trace(moves, height, stop, weights, begin, begins, ends, spans, sums, window)
+        if spans[window, 1] > spans[window, 0]:
+            for side in range(2):
+                spans[window, side] += low
+                spans[window, 2 + side] += word_starts[low]
     return spans, sums
 
 
@@ -180,22 +182,30 @@ def _fill(
         if row > 1:
             pair += weights[begin + row - 2]
         scores[current, 0] = 0.0
-        for at in range(1, width + 1):
-            best, move = scores[previous, at], _PART
-            if scores[current, at - 1] - skip > best:
-                best, move = scores[current, at - 1] - skip, _TEXT
+        for column in range(1, width + 1):
+            best, move = scores[previous, column], _PART
+            if scores[current, column - 1] - skip > best:
+                best, move = scores[current, column - 1] - skip, _TEXT
             if best <= 0.0:
                 best, move = 0.0, _EDGE
-            if texts[at - 1] == word and scores[previous, at - 1] + weight >= best:
-                best, move = scores[previous, at - 1] + weight, _BOTH
-            if row > 1 and pair_hash == texts[at - 1] and scores[earlier, at - 1] + pair > best:
-                best, move = scores[earlier, at - 1] + pair, _PART_JOIN
-            if at > 1 and joins[at - 1] == word and scores[previous, at - 2] + weight > best:
-                best, move = scores[previous, at - 2] + weight, _TEXT_JOIN
-            scores[current, at] = best
-            moves[row, at] = move
+            if texts[column - 1] == word and scores[previous, column - 1] + weight >= best:
+                best, move = scores[previous, column - 1] + weight, _BOTH
+            if (
+                row > 1
+                and pair_hash == texts[column - 1]
+                and scores[earlier, column - 1] + pair > best
+            ):
+                best, move = scores[earlier, column - 1] + pair, _PART_JOIN
+            if (
+                column > 1
+                and joins[column - 1] == word
+                and scores[previous, column - 2] + weight > best
+            ):
+                best, move = scores[previous, column - 2] + weight, _TEXT_JOIN
+            scores[current, column] = best
+            moves[row, column] = move
             if best > top_score:
-                top_score, end, stop = best, row, at
+                top_score, end, stop = best, row, column
     return moves, end, stop
 
 
@@ -203,7 +213,7 @@ def _fill(
 def _trace(
     moves: Bytes,
     row: int,
-    at: int,
+    column: int,
     weights: Float64s,
     begin: int,
     begins: Int32s,
@@ -213,20 +223,20 @@ def _trace(
     number: int,
 ) -> None:
     """Walk back along an alignment and fill in a row of what `align` returns."""
-    stop = at
-    while moves[row, at] != _EDGE:
-        move = moves[row, at]
+    stop = column
+    while moves[row, column] != _EDGE:
+        move = moves[row, column]
         if move in (_PART, _TEXT):
             row -= move == _PART
-            at -= move == _TEXT
+            column -= move == _TEXT
             continue
         for _ in range(2 if move == _PART_JOIN else 1):
             row -= 1
             sums[number] += weights[begin + row]
-        at -= 2 if move == _TEXT_JOIN else 1
-    spans[number, 0], spans[number, 1] = at, stop
-    if stop > at:
-        spans[number, 2], spans[number, 3] = begins[at], ends[stop - 1]
+        column -= 2 if move == _TEXT_JOIN else 1
+    spans[number, 0], spans[number, 1] = column, stop
+    if stop > column:
+        spans[number, 2], spans[number, 3] = begins[column], ends[stop - 1]
 
 
 # ---------------------------------------------------------------- n-grams of words
@@ -246,7 +256,7 @@ class Grams(NamedTuple):
         bitmap: (2**b / 64,) uint64: bit `hash >> (64 - b)` is set.
         slots: (2**k,) uint64: hashes, 0 if there is none.
         numbers: (2**k,) int32: which n-gram it is.
-        starts: (G + 1,) int64 into the places of n-gram g.
+        starts: (G + 1,) int64 into the occurrences of n-gram g.
     """
 
     bitmap: Uint64s
@@ -284,13 +294,13 @@ def gram_hashes(starts: Int64s, words: Uint64s, ngram: int, parts: Int32s) -> Ui
     hashes = np.zeros(len(words), np.uint64)
     for part in range(len(starts) - 1):
         first, last = starts[part], starts[part + 1]
-        for at in range(first, last):
-            parts[at] = part
-            if at + ngram <= last:
+        for first_word in range(first, last):
+            parts[first_word] = part
+            if first_word + ngram <= last:
                 value = np.uint64(0)
-                for word in range(at, at + ngram):
+                for word in range(first_word, first_word + ngram):
                     value = value * GRAM_FACTOR + words[word]
-                hashes[at] = mix64(value) | np.uint64(1)
+                hashes[first_word] = mix64(value) | np.uint64(1)
     return hashes
 
 
@@ -348,47 +358,47 @@ def scan(
         count = hash_words(data, offsets[doc], offsets[doc + 1], table, kinds, edges, words, begins)
         counts[doc] = count
         value = np.uint64(0)
-        for at in range(count):
-            value = value * GRAM_FACTOR + words[at]
-            if at >= ngram:
-                value -= words[at - ngram] * factor
+        for last_word in range(count):
+            value = value * GRAM_FACTOR + words[last_word]
+            if last_word >= ngram:
+                value -= words[last_word - ngram] * factor
             mixed = mix64(value) | np.uint64(1)
             bit = mixed >> shift
             if bitmap[bit >> np.uint64(6)] >> (bit & np.uint64(63)) & np.uint64(1) == 0:
                 continue
             gram = _find(mixed, slots, numbers)
-            if gram < 0 or at < ngram - 1:
+            if gram < 0 or last_word < ngram - 1:
                 continue
             if num == len(hits):
                 hits = _doubled(hits)
-            hits[num], hits[num + 1], hits[num + 2] = doc, at - ngram + 1, gram
+            hits[num], hits[num + 1], hits[num + 2] = doc, last_word - ngram + 1, gram
             num += 3
     return counts, hits[:num]
 
 
 @kernel
 def known_grams(hashes: Uint64s, bitmap: Uint64s, slots: Uint64s, numbers: Int32s) -> Int64s:
-    """Return which of some n-grams are known, as places among them, ascending: O(W).
+    """Return the indices of the n-grams that are known, ascending: O(W).
 
     Args:
         hashes: (W,), 0 where there is none.
         bitmap, slots, numbers: of `Grams`.
     """
     shift = _bit_shift(bitmap)
-    places = np.empty(1 << 10, np.int64)
+    positions = np.empty(1 << 10, np.int64)
     num = 0
-    for at in range(len(hashes)):
-        value = hashes[at]
+    for index in range(len(hashes)):
+        value = hashes[index]
         bit = value >> shift
         if bitmap[bit >> np.uint64(6)] >> (bit & np.uint64(63)) & np.uint64(1) == 0:
             continue
         if value == 0 or _find(value, slots, numbers) < 0:
             continue
-        if num == len(places):
-            places = _doubled(places)
-        places[num] = at
+        if num == len(positions):
+            positions = _doubled(positions)
+        positions[num] = index
         num += 1
-    return places[:num]
+    return positions[:num]
 
 
 @kernel
@@ -396,22 +406,23 @@ def shared_runs(
     offsets: Int64s,
     data: Bytes,
     table: Uint64s,
-    spots: Int64s,
+    candidates: Int64s,
     size: int,
     hashes: Uint64s,
-    places: Int64s,
+    positions: Int64s,
     weights: Float64s,
 ) -> tuple[Int64s, Float64s]:
     """Find runs of words whose every n-gram of `size` words occurs in a known text.
 
-    O(B) of the texts to look at, and O(log G) at each place.
+    O(B) of the texts to look at, and O(log G) for each candidate.
 
     Args:
         offsets, data: the texts.
         table: `folded_characters()`.
-        spots: (S, 2) where to look, in order: text and first word.
+        candidates: (S, 2) where to look, in order: text and first word.
         size: words of the n-grams.
-        hashes, places: (G,) of all n-grams of the known texts, ascending; a word where each begins.
+        hashes, positions: (G,) of all n-grams of the known texts, ascending; the first word of
+            each.
         weights: of `ItemParts`.
 
     Returns:
@@ -419,32 +430,34 @@ def shared_runs(
         n-gram is in a known text. (n,): weight of its words.
     """
     longest = 0
-    for spot in range(len(spots)):
-        longest = max(longest, offsets[spots[spot, 0] + 1] - offsets[spots[spot, 0]])
+    for candidate in range(len(candidates)):
+        longest = max(
+            longest, offsets[candidates[candidate, 0] + 1] - offsets[candidates[candidate, 0]]
+        )
     words, joined = np.empty(longest, np.uint64), np.empty(longest, np.uint64)
     begins, ends = np.empty(longest, np.int32), np.empty(longest, np.int32)
     runs, sums = [np.zeros(5, np.int64)], [0.0]  # typed by their first entry
     folded_doc = following = -1
-    for spot in range(len(spots)):
-        doc, word = spots[spot]
+    for candidate in range(len(candidates)):
+        doc, word = candidates[candidate]
         if doc != folded_doc:
             first, last = offsets[doc], offsets[doc + 1]
             fold_words(data, first, last, table, words, joined, begins, ends, 0, last - first)
             folded_doc, following = doc, -1
         value = np.uint64(0)
-        for at in range(word, word + size):
-            value = value * GRAM_FACTOR + words[at]
+        for index in range(word, word + size):
+            value = value * GRAM_FACTOR + words[index]
         mixed = mix64(value) | np.uint64(1)
         number = np.searchsorted(hashes, mixed)
         if number == len(hashes) or hashes[number] != mixed:
             continue
-        place = places[number]
+        position = positions[number]
         if word != following:
-            runs.append(np.array([doc, size - 1, begins[word], 0, place], np.int64))
-            sums.append(np.sum(weights[place : place + size - 1]))
+            runs.append(np.array([doc, size - 1, begins[word], 0, position], np.int64))
+            sums.append(np.sum(weights[position : position + size - 1]))
         runs[-1][1] += 1
         runs[-1][3] = ends[word + size - 1]
-        sums[-1] += weights[place + size - 1]
+        sums[-1] += weights[position + size - 1]
         following = word + 1
     spans, totals = np.empty((len(runs) - 1, 5), np.int64), np.empty(len(runs) - 1)
     for number in range(1, len(runs)):
@@ -468,6 +481,6 @@ def _find(value: np.uint64, slots: Uint64s, numbers: Int32s) -> int:
 def _doubled(numbers: Int64s) -> Int64s:
     """Return an array of twice the size that begins with another."""
     larger = np.empty(2 * len(numbers), np.int64)
-    for at in range(len(numbers)):
-        larger[at] = numbers[at]
+    for index in range(len(numbers)):
+        larger[index] = numbers[index]
     return larger

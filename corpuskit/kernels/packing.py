@@ -27,8 +27,8 @@ _ONE = np.uint64(1)
 @inline
 def _copy(source: NDArray[np.generic], target: NDArray[np.generic]) -> None:
     """Copy; a plain loop from zero becomes a memcpy, three times as fast as slice assignment."""
-    for place in range(len(target)):
-        target[place] = source[place]
+    for index in range(len(target)):
+        target[index] = source[index]
 
 
 @kernel
@@ -47,18 +47,18 @@ def add_ends(ids: Uint32s, offsets: Int64s, first: int, last: int) -> tuple[Uint
     extra = (1 if first >= 0 else 0) + (1 if last >= 0 else 0)
     out = np.empty(offsets[num_docs] - offsets[0] + num_docs * extra, np.uint32)
     bounds = np.empty(num_docs + 1, np.int64)
-    bounds[0] = at = 0
+    bounds[0] = size = 0
     for doc in range(num_docs):
         if first >= 0:
-            out[at] = first
-            at += 1
+            out[size] = first
+            size += 1
         begin, end = offsets[doc], offsets[doc + 1]
-        _copy(ids[begin:end], out[at : at + end - begin])
-        at += end - begin
+        _copy(ids[begin:end], out[size : size + end - begin])
+        size += end - begin
         if last >= 0:
-            out[at] = last
-            at += 1
-        bounds[doc + 1] = at
+            out[size] = last
+            size += 1
+        bounds[doc + 1] = size
     return out, bounds
 
 
@@ -79,31 +79,31 @@ def cut_documents(
         cumulatively, so a document's add up to its own), and its flags.
     """
     num_pieces = 0
-    at = used_tokens
+    used = used_tokens
     for doc in range(len(num_tokens)):
         if not joined:
-            at = 0
+            used = 0
         if num_tokens[doc] > 0:
-            num_pieces += (at + num_tokens[doc] - 1) // width + 1
-        at = (at + num_tokens[doc]) % width
+            num_pieces += (used + num_tokens[doc] - 1) // width + 1
+        used = (used + num_tokens[doc]) % width
     docs = np.empty(num_pieces, np.int64)
     lengths = np.empty(num_pieces, np.int64)
     sizes = np.empty(num_pieces, np.int64)
     flags = np.empty(num_pieces, np.uint8)
     piece = 0
-    at = used_tokens
+    used = used_tokens
     for doc in range(len(num_tokens)):
         if not joined:
-            at = 0
+            used = 0
         total, size = num_tokens[doc], num_bytes[doc]
         begin = 0
         while begin < total:
-            end = min(begin + width - at, total)
+            end = min(begin + width - used, total)
             docs[piece] = doc
             lengths[piece] = end - begin
             sizes[piece] = size * end // total - size * begin // total
             flags[piece] = (CONTINUES if begin > 0 else 0) | (GOES_ON if end < total else 0)
-            at = (at + end - begin) % width
+            used = (used + end - begin) % width
             begin = end
             piece += 1
     return docs, lengths, sizes, flags
@@ -156,35 +156,35 @@ def best_fit(lengths: Int64s, width: int) -> tuple[Int64s, int]:
 @kernel
 def _longest_first(lengths: Int64s, width: int) -> Int64s:
     """Return the pieces sorted by length, longest first, ties in their order: a counting sort."""
-    places = np.zeros(width + 2, np.int64)
+    cursors = np.zeros(width + 2, np.int64)
     for length in lengths:
-        places[width - length + 1] += 1
+        cursors[width - length + 1] += 1
     for space in range(width + 1):
-        places[space + 1] += places[space]
+        cursors[space + 1] += cursors[space]
     order = np.empty(len(lengths), np.int64)
     for piece in range(len(lengths)):
         space = width - lengths[piece]
-        order[places[space]] = piece
-        places[space] += 1
+        order[cursors[space]] = piece
+        cursors[space] += 1
     return order
 
 
 @inline
 def _lowest_bit(word: np.uint64) -> int:
-    """Return the place of the lowest bit set; the word is not zero."""
-    place = 0
+    """Return the number of the lowest bit set; the word is not zero."""
+    bit = 0
     for half in (32, 16, 8, 4, 2, 1):
         if word & ((_ONE << np.uint64(half)) - _ONE) == np.uint64(0):
             word >>= np.uint64(half)
-            place += half
-    return place
+            bit += half
+    return bit
 
 
 @kernel
-def _next_bit(words: Uint64s, place: int) -> int:
-    """Return the first bit set at or after `place`, -1 if there is none."""
-    index = place >> 6
-    word = words[index] & (_ALL << np.uint64(place & 63))
+def _next_bit(words: Uint64s, first: int) -> int:
+    """Return the first bit set at or after `first`, -1 if there is none."""
+    index = first >> 6
+    word = words[index] & (_ALL << np.uint64(first & 63))
     while word == np.uint64(0):
         index += 1
         if index == len(words):
@@ -222,12 +222,12 @@ def lay_out(
         if used_tokens[row] < width:
             starts[bounds[row + 1] - 1] = used_tokens[row]
     used_tokens[:] = 0
-    place = bounds[:num_rows].copy()
+    cursors = bounds[:num_rows].copy()
     for piece in range(len(rows)):
         row = rows[piece]
-        starts[place[row]] = used_tokens[row]
-        pieces[place[row]] = piece
-        place[row] += 1
+        starts[cursors[row]] = used_tokens[row]
+        pieces[cursors[row]] = piece
+        cursors[row] += 1
         used_tokens[row] += lengths[piece]
     return bounds, starts, pieces
 
@@ -243,7 +243,7 @@ def fill_rows(
     pad: int,
     out: NDArray[np.generic],
 ) -> None:
-    """Copy each piece's tokens to its place. O(S * width), allocates 8 P bytes.
+    """Copy each piece's tokens into its row. O(S * width), allocates 8 P bytes.
 
     Goes through the pieces in their order, so that tokens are read from front to back: a fifth
     faster than row by row.
@@ -257,13 +257,13 @@ def fill_rows(
     """
     width = out.shape[1]
     flat = out.reshape(-1)
-    places = np.empty(len(lengths), np.int64)
+    targets = np.empty(len(lengths), np.int64)
     for row in range(len(bounds) - 1):
         for segment in range(bounds[row], bounds[row + 1]):
             if pieces[segment] < 0:
                 flat[row * width + starts[segment] : (row + 1) * width] = pad
             else:
-                places[pieces[segment]] = row * width + starts[segment]
+                targets[pieces[segment]] = row * width + starts[segment]
     for piece in range(len(lengths)):
-        begin, place, length = begins[piece], places[piece], lengths[piece]
-        _copy(tokens[begin : begin + length], flat[place : place + length])
+        begin, target, length = begins[piece], targets[piece], lengths[piece]
+        _copy(tokens[begin : begin + length], flat[target : target + length])

@@ -57,16 +57,16 @@ def _plain_words(
     for doc in range(num_docs):
         longest = max(longest, offsets[doc + 1] - offsets[doc])
     edges = np.empty(longest + 2, np.int32)
-    room = (offsets[num_docs] - offsets[0] + num_docs) // 2 + 1
-    words = np.empty(room, np.uint64)
+    max_words = (offsets[num_docs] - offsets[0] + num_docs) // 2 + 1
+    words = np.empty(max_words, np.uint64)
     num = 0
     for doc in range(num_docs):
         begin = offsets[doc]
         for chunk in range(split_spaces(data, begin, offsets[doc + 1], kinds, edges)):
             value = group = np.uint64(0)
             length = 0
-            for at in range(begin + edges[2 * chunk], begin + edges[2 * chunk + 1]):
-                letter = kept[data[at]]
+            for pos in range(begin + edges[2 * chunk], begin + edges[2 * chunk + 1]):
+                letter = kept[data[pos]]
                 if letter < 0:
                     continue
                 group |= np.uint64(letter) << np.uint64(8 * (length & 7))
@@ -122,8 +122,8 @@ def _marked_words(
     folded, starts = np.empty(longest, np.uint64), np.empty(longest, np.int32)
     edges = np.empty(longest + 2, np.int32)
     # Two words take four bytes: something separates them, or one is a letter of three bytes.
-    room = (offsets[num_docs] - offsets[0] + num_docs) // 2 + 1
-    words, marks = np.empty(room, np.uint64), np.zeros(room, np.bool_)
+    max_words = (offsets[num_docs] - offsets[0] + num_docs) // 2 + 1
+    words, marks = np.empty(max_words, np.uint64), np.zeros(max_words, np.bool_)
     num = 0
     for doc in range(num_docs):
         begin, end = offsets[doc], offsets[doc + 1]
@@ -132,11 +132,11 @@ def _marked_words(
         for chunk in range(split_spaces(data, begin, end, space_kinds, edges)):
             first, last = edges[2 * chunk], edges[2 * chunk + 1]
             value = np.uint64(0)
-            at = first
-            while at < last and is_mark[data[begin + at]]:
-                value = mix64(value ^ np.uint64(data[begin + at]))
-                at += 1
-            if at < last:
+            pos = first
+            while pos < last and is_mark[data[begin + pos]]:
+                value = mix64(value ^ np.uint64(data[begin + pos]))
+                pos += 1
+            if pos < last:
                 continue
             while word < count and starts[word] < first:
                 words[num] = folded[word]

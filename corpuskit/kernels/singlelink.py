@@ -33,7 +33,7 @@ class _Sets(NamedTuple):
     """Sets of one component, ascending in size.
 
     Attributes:
-        rows: (N,) their places in `parents`, a union-find forest.
+        rows: (N,) their indices in `parents`, a union-find forest.
         sizes: (N,) of whole sets; starts: (N + 1,) into the elements that are shared, as ranks.
     """
 
@@ -146,11 +146,11 @@ def _link_few(
     rows: Int64s, offsets: Int64s, hashes: Uint64s, parents: Int64s, threshold: float
 ) -> None:
     """Compare all pairs that are not connected yet."""
-    for at in range(1, len(rows)):
-        row = rows[at]
+    for index in range(1, len(rows)):
+        row = rows[index]
         begin, end = offsets[row], offsets[row + 1]
         smallest = least_size(end - begin, threshold)
-        for earlier in range(at - 1, -1, -1):
+        for earlier in range(index - 1, -1, -1):
             other_begin, other_end = offsets[rows[earlier]], offsets[rows[earlier] + 1]
             if other_end - other_begin < smallest:
                 break
@@ -173,26 +173,26 @@ def _link_many(
     for current in range(len(rows)):
         neighbour = _find_similar(current, sets, index, threshold)
         _join_group(current, neighbour, sets, index, threshold)
-        for at in range(starts[current], _indexed_end(current, sets, threshold)):
-            _add_entry(current, elements[at], num_entries, index)
+        for pos in range(starts[current], _indexed_end(current, sets, threshold)):
+            _add_entry(current, elements[pos], num_entries, index)
             num_entries += 1
 
 
 @kernel
 def _add_entry(current: int, element: int, entry: int, index: _SetIndex) -> None:
     """Put a set at the end of the list of its group."""
-    leader, place, end = index.leaders[current], index.begins[element], index.ends[element]
+    leader, list_row, end = index.leaders[current], index.begins[element], index.ends[element]
     if leader == current:
-        place = end
-    while place < end and index.lists[place, 0] != leader:
-        place += 1
+        list_row = end
+    while list_row < end and index.lists[list_row, 0] != leader:
+        list_row += 1
     index.entries[entry, 0], index.entries[entry, 1] = current, -1
-    if place < end:
-        index.entries[index.lists[place, 2], 1] = entry
+    if list_row < end:
+        index.entries[index.lists[list_row, 2], 1] = entry
     else:
-        index.lists[place, 0], index.lists[place, 1] = leader, entry
+        index.lists[list_row, 0], index.lists[list_row, 1] = leader, entry
         index.ends[element] += 1
-    index.lists[place, 2] = entry
+    index.lists[list_row, 2] = entry
 
 
 @kernel
@@ -210,8 +210,8 @@ def _empty_index(sets: _Sets, num_ranks: int, threshold: float) -> _SetIndex:
     num_sets = len(sets.rows)
     begins = np.zeros(num_ranks + 1, np.int64)
     for current in range(num_sets):
-        for at in range(sets.starts[current], _indexed_end(current, sets, threshold)):
-            begins[sets.elements[at] + 1] += 1
+        for pos in range(sets.starts[current], _indexed_end(current, sets, threshold)):
+            begins[sets.elements[pos] + 1] += 1
     for rank in range(num_ranks):
         begins[rank + 1] += begins[rank]
     return _SetIndex(
@@ -237,31 +237,31 @@ def _find_similar(current: int, sets: _Sets, index: _SetIndex, threshold: float)
     unshared = size - (end - begin)
     smallest = least_size(size, threshold)
     neighbour = -1
-    for at in range(begin, begin + max(size - smallest + 1 - unshared, 0)):
+    for pos in range(begin, begin + max(size - smallest + 1 - unshared, 0)):
         # A pair counts where it first meets, so this and what follows is all that it shares.
-        largest = most_size(size, end - at, threshold)
+        largest = most_size(size, end - pos, threshold)
         if largest < smallest:
             break
-        element = sets.elements[at]
-        place = index.begins[element]
-        while place < index.ends[element]:
-            leader = index.lists[place, 0]
+        element = sets.elements[pos]
+        list_row = index.begins[element]
+        while list_row < index.ends[element]:
+            leader = index.lists[list_row, 0]
             if index.settled_by[leader] != current:
-                similar = _search_list(current, place, smallest, largest, sets, index, threshold)
+                similar = _search_list(current, list_row, smallest, largest, sets, index, threshold)
                 neighbour = similar if similar >= 0 else neighbour
-                if index.lists[place, 1] < 0:
+                if index.lists[list_row, 1] < 0:
                     # Sets only get larger: the list of those that were too small goes.
                     index.ends[element] -= 1
-                    index.lists[place] = index.lists[index.ends[element]]
+                    index.lists[list_row] = index.lists[index.ends[element]]
                     continue
-            place += 1
+            list_row += 1
     return neighbour
 
 
 @kernel
 def _search_list(
     current: int,
-    place: int,
+    list_row: int,
     smallest: int,
     largest: int,
     sets: _Sets,
@@ -272,36 +272,36 @@ def _search_list(
 
     Takes sets under `smallest` off the list.
     """
-    leader = index.lists[place, 0]
+    leader = index.lists[list_row, 0]
     # A group is connected, so one member represents all.
     if _root(sets.parents, sets.rows[leader]) == _root(sets.parents, sets.rows[current]):
         index.settled_by[leader] = current
         return -1
     slack = 1 - threshold + _ROUNDING
-    entry = np.int64(index.lists[place, 1])
+    entry = np.int64(index.lists[list_row, 1])
     while entry >= 0 and sets.sizes[index.entries[entry, 0]] < smallest:
         entry = np.int64(index.entries[entry, 1])
-    index.lists[place, 1] = entry
+    index.lists[list_row, 1] = entry
     while entry >= 0:
-        other = np.int64(index.entries[entry, 0])
+        candidate = np.int64(index.entries[entry, 0])
         entry = np.int64(index.entries[entry, 1])
-        if sets.sizes[other] > largest:
+        if sets.sizes[candidate] > largest:
             break
-        if index.compared_by[other] == current:
+        if index.compared_by[candidate] == current:
             continue
-        index.compared_by[other] = current
+        index.compared_by[candidate] = current
         if index.radii[leader] > 0 and index.measured_by[leader] != current:
             index.measured_by[leader] = current
             index.gaps[leader] = _gap(current, leader, sets, threshold - index.radii[leader])
             if index.gaps[leader] > index.radii[leader] + slack:
                 index.settled_by[leader] = current
                 break
-        if index.radii[leader] > 0 and abs(index.gaps[leader] - index.distances[other]) > slack:
+        if index.radii[leader] > 0 and abs(index.gaps[leader] - index.distances[candidate]) > slack:
             continue
-        if _is_similar(current, int(other), sets, threshold):
-            _connect(sets.parents, sets.rows[current], sets.rows[other])
+        if _is_similar(current, int(candidate), sets, threshold):
+            _connect(sets.parents, sets.rows[current], sets.rows[candidate])
             index.settled_by[leader] = current
-            return int(other)
+            return int(candidate)
         if index.radii[leader] == 0:
             index.settled_by[leader] = current
     return -1
@@ -375,32 +375,32 @@ def shared_ranks(sets: Int64s, offsets: Int64s, hashes: Uint64s) -> tuple[Int64s
     ids, counts = _number(sets, offsets, hashes)
     ranks, num_ranks, firsts = _rank(counts, len(sets))
     starts = np.zeros(len(sets) + 1, np.int64)
-    at = 0
+    pos = 0
     for row in range(len(sets)):
         num = 0
         for _ in range(offsets[sets[row] + 1] - offsets[sets[row]]):
-            num += ranks[ids[at]] >= 0
-            at += 1
+            num += ranks[ids[pos]] >= 0
+            pos += 1
         starts[row + 1] = starts[row] + num
     # Deal sets to the elements they have, then elements, in order, to their sets: no sorting.
     owners = np.empty(starts[-1], np.int32)
-    at = 0
+    pos = 0
     for row in range(len(sets)):
         for _ in range(offsets[sets[row] + 1] - offsets[sets[row]]):
-            rank = ranks[ids[at]]
+            rank = ranks[ids[pos]]
             if rank >= 0:
                 owners[firsts[rank]] = row
                 firsts[rank] += 1
-            at += 1
+            pos += 1
     result = np.empty(len(owners), np.int32)
-    places = starts[:-1].copy()
+    cursors = starts[:-1].copy()
     rank = 0
-    for place in range(len(owners)):
-        while place >= firsts[rank]:
+    for index in range(len(owners)):
+        while index >= firsts[rank]:
             rank += 1
-        row = owners[place]
-        result[places[row]] = rank
-        places[row] += 1
+        row = owners[index]
+        result[cursors[row]] = rank
+        cursors[row] += 1
     return starts, result, num_ranks
 
 
@@ -414,19 +414,19 @@ def _number(sets: Int64s, offsets: Int64s, hashes: Uint64s) -> tuple[Int32s, Int
     slots = 1 << 10
     table = np.full(slots, -1, np.int32)
     values, counts = np.empty(slots // 2, np.uint64), np.empty(slots // 2, np.int32)
-    num = at = 0
+    num = pos = 0
     for row in sets:
-        for place in range(offsets[row], offsets[row + 1]):
-            slot = _find(table, values, hashes[place])
+        for index in range(offsets[row], offsets[row + 1]):
+            slot = _find(table, values, hashes[index])
             if table[slot] < 0:
                 if num == len(values):
                     table, values, counts = _grown(values, counts)
-                    slot = _find(table, values, hashes[place])
-                table[slot], values[num], counts[num] = num, hashes[place], 0
+                    slot = _find(table, values, hashes[index])
+                table[slot], values[num], counts[num] = num, hashes[index], 0
                 num += 1
-            ids[at] = table[slot]
+            ids[pos] = table[slot]
             counts[table[slot]] += 1
-            at += 1
+            pos += 1
     return ids, counts[:num].copy()
 
 
@@ -448,27 +448,27 @@ def _grown(values: Uint64s, counts: Int32s) -> tuple[Int32s, Uint64s, Int32s]:
     grown_values, grown_counts = np.empty(2 * num, np.uint64), np.empty(2 * num, np.int32)
     grown_values[:num] = values
     grown_counts[:num] = counts
-    for place in range(num):
-        table[_find(table, grown_values, values[place])] = place
+    for number in range(num):
+        table[_find(table, grown_values, values[number])] = number
     return table, grown_values, grown_counts
 
 
 @kernel
 def _rank(counts: Int32s, num_sets: int) -> tuple[Int32s, int, Int64s]:
     """Return ranks by count, -1 for 1, how many there are, and where owners of each begin."""
-    places = np.zeros(num_sets + 2, np.int64)
+    cursors = np.zeros(num_sets + 2, np.int64)
     for count in counts:
-        places[count + 1] += count > 1
+        cursors[count + 1] += count > 1
     for count in range(1, num_sets + 2):
-        places[count] += places[count - 1]
+        cursors[count] += cursors[count - 1]
     ranks = np.full(len(counts), -1, np.int32)
-    num_ranks = places[num_sets + 1]
+    num_ranks = cursors[num_sets + 1]
     firsts = np.zeros(num_ranks + 1, np.int64)
-    for place in range(len(counts)):
-        if counts[place] > 1:
-            ranks[place] = places[counts[place]]
-            places[counts[place]] += 1
-            firsts[ranks[place] + 1] = counts[place]
+    for element in range(len(counts)):
+        if counts[element] > 1:
+            ranks[element] = cursors[counts[element]]
+            cursors[counts[element]] += 1
+            firsts[ranks[element] + 1] = counts[element]
     for rank in range(num_ranks):
         firsts[rank + 1] += firsts[rank]
     return ranks, num_ranks, firsts

@@ -117,8 +117,8 @@ def fill_gap(
     if begin == num:
         return add_cut(starts, ends, codes, num, num, low, high, code)
     starts[begin] = low
-    for place in range(begin, num - 1):
-        ends[place] = starts[place + 1]
+    for cut in range(begin, num - 1):
+        ends[cut] = starts[cut + 1]
     ends[num - 1] = high
     return num
 

@@ -76,10 +76,10 @@ def make_table(strings: list[bytes], kinds: list[int] | None = None) -> Table:
 def _fill(slots: Int64s, starts: Int64s, data: Bytes) -> None:
     mask = np.uint64(len(slots) - 1)
     for number in range(len(starts) - 1):
-        place = _slot(hash_bytes(data, starts[number], starts[number + 1])) & mask
-        while slots[place] >= 0:
-            place = (place + np.uint64(1)) & mask
-        slots[place] = number
+        slot = _slot(hash_bytes(data, starts[number], starts[number + 1])) & mask
+        while slots[slot] >= 0:
+            slot = (slot + np.uint64(1)) & mask
+        slots[slot] = number
 
 
 @kernel
@@ -92,8 +92,8 @@ def _slot(value: np.uint64) -> np.uint64:
 def hash_bytes(data: Bytes, start: int, end: int) -> np.uint64:
     """Return FNV-1a of `data[start:end]`; about 1.3 ns a byte."""
     value = HASH_START
-    for at in range(start, end):
-        value = (value ^ np.uint64(data[at])) * HASH_PRIME
+    for pos in range(start, end):
+        value = (value ^ np.uint64(data[pos])) * HASH_PRIME
     return value
 
 
@@ -114,9 +114,9 @@ def find(
             out of a tuple it counts references, which costs more than a short word.
     """
     mask = np.uint64(len(slots) - 1)
-    place = _slot(value) & mask
+    slot = _slot(value) & mask
     while True:  # there is a free slot: make_table sees to it
-        number = slots[place]
+        number = slots[slot]
         if number < 0:
             return -1
         begin = starts[number]
@@ -127,7 +127,7 @@ def find(
                 equal += 1
             if equal == size:
                 return int(number)
-        place = (place + np.uint64(1)) & mask
+        slot = (slot + np.uint64(1)) & mask
 
 
 @kernel
@@ -143,21 +143,21 @@ def contains(coded: Coded, data: Bytes, start: int, end: int) -> bool:
     low, high = 0, len(coded.blocks) - 1
     while low < high:  # the first block that begins after the string
         middle = (low + high) >> 1
-        if _begins_behind(coded, coded.blocks[middle], data, start, end):
+        if _is_after(coded, coded.blocks[middle], data, start, end):
             high = middle
         else:
             low = middle + 1
     if low == 0:
         return False
-    at, stop = coded.blocks[low - 1], coded.blocks[low]
+    pos, stop = coded.blocks[low - 1], coded.blocks[low]
     equal = 0  # bytes that the string shares with the last one seen, which is smaller
-    while at < stop:
-        shared = np.int64(coded.data[at])
-        size = np.int64(coded.data[at + 1])
-        at += 2
+    while pos < stop:
+        shared = np.int64(coded.data[pos])
+        size = np.int64(coded.data[pos + 1])
+        pos += 2
         if size >= 128:
-            size = (size & 127) | np.int64(coded.data[at]) << 7
-            at += 1
+            size = (size & 127) | np.int64(coded.data[pos]) << 7
+            pos += 1
         if shared == MAX_SHARED:
             equal = min(equal, shared)  # it may share more, but then those bytes are written again
         if shared < equal:
@@ -168,31 +168,31 @@ def contains(coded: Coded, data: Bytes, start: int, end: int) -> bool:
             while (
                 equal - written < size
                 and start + equal < end
-                and coded.data[at + equal - written] == data[start + equal]
+                and coded.data[pos + equal - written] == data[start + equal]
             ):
                 equal += 1
             if equal - written == size:
                 if start + equal == end:
                     return True
-            elif start + equal == end or coded.data[at + equal - written] > data[start + equal]:
+            elif start + equal == end or coded.data[pos + equal - written] > data[start + equal]:
                 return False
-        at += size
+        pos += size
     return False
 
 
 @kernel
-def _begins_behind(coded: Coded, at: int, data: Bytes, start: int, end: int) -> bool:
+def _is_after(coded: Coded, pos: int, data: Bytes, start: int, end: int) -> bool:
     """Return whether the string at the beginning of a block is greater than `data[start:end]`."""
-    size = np.int64(coded.data[at + 1])
-    at += 2
+    size = np.int64(coded.data[pos + 1])
+    pos += 2
     if size >= 128:
-        size = (size & 127) | np.int64(coded.data[at]) << 7
-        at += 1
-    for place in range(size):
-        if start + place == end:
+        size = (size & 127) | np.int64(coded.data[pos]) << 7
+        pos += 1
+    for index in range(size):
+        if start + index == end:
             return True
-        if coded.data[at + place] != data[start + place]:
-            return bool(coded.data[at + place] > data[start + place])
+        if coded.data[pos + index] != data[start + index]:
+            return bool(coded.data[pos + index] > data[start + index])
     return False
 
 
@@ -221,9 +221,9 @@ def front_code(offsets: Int64s, data: Bytes, first: int = 0) -> tuple[Bytes, Int
     out[begins + 1] = np.where(long, rest & 127 | 128, rest)
     out[begins[long] + 2] = rest[long] >> 7
     # Byte j of the rests, all strings together, comes from source[j] and goes to target[j].
-    places = np.arange(int(rest.sum())) - np.repeat(np.cumsum(rest) - rest, rest)
-    out[places + np.repeat(begins + heads, rest)] = data[
-        places + np.repeat(offsets[:-1] + shared, rest)
+    positions = np.arange(int(rest.sum())) - np.repeat(np.cumsum(rest) - rest, rest)
+    out[positions + np.repeat(begins + heads, rest)] = data[
+        positions + np.repeat(offsets[:-1] + shared, rest)
     ]
     return out, begins[::BLOCK] + first
 

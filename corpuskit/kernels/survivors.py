@@ -85,19 +85,19 @@ def _hold_few(
     decides_all: bool, holders: Int64s, shared: Int64s
 ) -> None:  # fmt: skip
     """Compare all pairs whose first one stays."""
-    for at in range(1, len(rows)):
-        row = rows[at]
+    for index in range(1, len(rows)):
+        row = rows[index]
         begin, end = offsets[row], offsets[row + 1]
-        for earlier in range(0 if stays[row] else at):
-            other = rows[earlier]
-            if holders[other] >= 0 or not (decides_all or stays[other]):
+        for earlier in range(0 if stays[row] else index):
+            holder = rows[earlier]
+            if holders[holder] >= 0 or not (decides_all or stays[holder]):
                 continue
-            least = _min_shared(end - begin, offsets[other + 1] - offsets[other], bounds)
+            least = _min_shared(end - begin, offsets[holder + 1] - offsets[holder], bounds)
             if least > end - begin:
                 continue
-            num = overlap(hashes, begin, end, offsets[other], offsets[other + 1], least)
+            num = overlap(hashes, begin, end, offsets[holder], offsets[holder + 1], least)
             if num >= 0:
-                holders[row], shared[row] = other, num
+                holders[row], shared[row] = holder, num
                 break
 
 
@@ -116,8 +116,8 @@ def _hold_many(
     for index in range(len(rows)):
         prefix = sizes[index] - least_size(sizes[index], bounds[0]) + 1 - unshared[index]
         lasts[index] = starts[index] + max(prefix, 0)
-        for at in range(starts[index], lasts[index]):
-            begins[elements[at] + 1] += 1
+        for pos in range(starts[index], lasts[index]):
+            begins[elements[pos] + 1] += 1
     for rank in range(num_ranks):
         begins[rank + 1] += begins[rank]
     ends = begins.copy()
@@ -132,9 +132,9 @@ def _hold_many(
                 holders[rows[index]], shared[rows[index]] = rows[first], num
             if first >= 0 or not decides_all:
                 continue
-        for at in range(starts[index], lasts[index]):
-            entries[ends[elements[at]]] = index
-            ends[elements[at]] += 1
+        for pos in range(starts[index], lasts[index]):
+            entries[ends[elements[pos]]] = index
+            ends[elements[pos]] += 1
 
 
 @kernel
@@ -146,21 +146,21 @@ def _first_holder(
     size, begin, end = sizes[index], starts[index], starts[index + 1]
     least = max(least_size(size, bounds[0]), least_held(size, bounds[1]))
     first, shared = len(starts), 0
-    for at in range(begin, begin + max(size - least + 1 - unshared[index], 0)):
-        element = elements[at]
-        for place in range(begins[element], ends[element]):
-            other = np.int64(entries[place])
-            if other >= first:  # a list ascends
+    for pos in range(begin, begin + max(size - least + 1 - unshared[index], 0)):
+        element = elements[pos]
+        for entry in range(begins[element], ends[element]):
+            holder = np.int64(entries[entry])
+            if holder >= first:  # a list ascends
                 break
-            if stamps[other] == index:
+            if stamps[holder] == index:
                 continue
-            stamps[other] = index
-            min_shared = _min_shared(size, sizes[other], bounds)
+            stamps[holder] = index
+            min_shared = _min_shared(size, sizes[holder], bounds)
             # A pair counts where it first meets, so this and what follows is all that it shares.
-            if min_shared > end - at:
+            if min_shared > end - pos:
                 continue
-            num = overlap(elements, begin, end, starts[other], starts[other + 1], min_shared)
+            num = overlap(elements, begin, end, starts[holder], starts[holder + 1], min_shared)
             if num >= 0:
-                first, shared = other, num
+                first, shared = holder, num
                 break
     return (first, shared) if first < len(starts) else (-1, 0)

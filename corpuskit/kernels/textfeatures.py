@@ -68,12 +68,12 @@ def _normalize(
 ) -> None:
     size = int(np.int64(0))
     for row in range(len(begins)):
-        at = begins[row]
-        while at < ends[row]:
-            byte = data[at]
-            code = np.int64(byte) if byte < 0x80 else code_point(data, at)
+        pos = begins[row]
+        while pos < ends[row]:
+            byte = data[pos]
+            code = np.int64(byte) if byte < 0x80 else code_point(data, pos)
             width = 1 if byte < 0x80 else char_width(byte)
-            at += width
+            pos += width
             kind = kinds[code] & modes if code < len(kinds) else 0
             if kind & PUNCTUATION:
                 out[size] = 32
@@ -159,9 +159,9 @@ def _count(
 ) -> int:
     """Count an n-gram; a slot is right only if it points to its bucket in this row."""
     bucket = np.int64(mix64(value) >> np.uint64(64 - bits))
-    place = slots[bucket]
-    if first <= place < num and buckets[place] == bucket:
-        counts[place] += np.float32(1)
+    index = slots[bucket]
+    if first <= index < num and buckets[index] == bucket:
+        counts[index] += np.float32(1)
         return num
     slots[bucket], buckets[num], counts[num] = num, bucket, 1
     return num + 1
@@ -183,16 +183,16 @@ def _count_grams(
     for row in range(len(begins)):
         first = num
         words = 0
-        at = begins[row]
-        while at < ends[row]:
-            if data[at] <= 32:
-                at += 1
+        end = begins[row]
+        while end < ends[row]:
+            if data[end] <= 32:
+                end += 1
                 continue
-            begin = at
+            begin = end
             value = _SEED
-            while at < ends[row] and data[at] > 32:
-                value = (value ^ np.uint64(data[at])) * _PRIME
-                at += 1
+            while end < ends[row] and data[end] > 32:
+                value = (value ^ np.uint64(data[end])) * _PRIME
+                end += 1
             value = mix64(value)
             words += 1
             for length in range(min(words, grams.words), 1, -1):
@@ -202,28 +202,28 @@ def _count_grams(
                 runs[1] = value
                 num = _count(value, grams.bits, slots, first, num, buckets, counts)
             if grams.maxn > 0:
-                for start in range(begin - 1, at):
+                for start in range(begin - 1, end):
                     if start >= begin and data[start] & 0xC0 == 0x80:
                         continue
                     value = _RUN_SEED
-                    place = start
+                    pos = start
                     width = 0
-                    while width < grams.maxn and place <= at:
-                        if place < begin or place == at:
-                            value = (value ^ np.uint64(_OPEN if place < begin else _CLOSE)) * _PRIME
-                            place += 1
+                    while width < grams.maxn and pos <= end:
+                        if pos < begin or pos == end:
+                            value = (value ^ np.uint64(_OPEN if pos < begin else _CLOSE)) * _PRIME
+                            pos += 1
                         else:
-                            value = (value ^ np.uint64(data[place])) * _PRIME
-                            place += 1
-                            while place < at and data[place] & 0xC0 == 0x80:
-                                value = (value ^ np.uint64(data[place])) * _PRIME
-                                place += 1
+                            value = (value ^ np.uint64(data[pos])) * _PRIME
+                            pos += 1
+                            while pos < end and data[pos] & 0xC0 == 0x80:
+                                value = (value ^ np.uint64(data[pos])) * _PRIME
+                                pos += 1
                         width += 1
                         if width >= grams.minn and (width > 1 or start >= begin):
                             num = _count(value, grams.bits, slots, first, num, buckets, counts)
-        for place in range(first, num):
-            if counts[place] > 1:
-                counts[place] = 1 + math.log(counts[place])
+        for index in range(first, num):
+            if counts[index] > 1:
+                counts[index] = 1 + math.log(counts[index])
         bounds[row + 1] = num
 
 
@@ -237,9 +237,9 @@ def count_grams(begins: Int64s, ends: Int64s, data: Bytes, grams: GramSettings) 
     per_text = (sizes // 2 + 1) * grams.words
     if grams.maxn:
         per_text += (sizes + sizes // 2 + 2) * (grams.maxn - grams.minn + 1)
-    room = int(np.minimum(per_text, 1 << grams.bits).sum()) + 1
+    max_grams = int(np.minimum(per_text, 1 << grams.bits).sum()) + 1
     bounds = np.zeros(len(begins) + 1, np.int64)
-    buckets, counts = np.empty(room, np.int32), np.empty(room, np.float32)
+    buckets, counts = np.empty(max_grams, np.int32), np.empty(max_grams, np.float32)
     slots = np.full(1 << grams.bits, -1, np.int32)
     _count_grams(begins, ends, data, grams, slots, bounds, buckets, counts)
     return Counted(bounds, buckets[: bounds[-1]], counts[: bounds[-1]])
@@ -259,8 +259,8 @@ def score_rows(rows: Counted, table: Float32s, bias: Float64s, logits: Float64s)
     for row in range(len(logits)):
         square = 0.0
         logits[row] = 0
-        for place in range(rows.bounds[row], rows.bounds[row + 1]):
-            bucket, weight = rows.buckets[place], np.float64(rows.weights[place])
+        for entry in range(rows.bounds[row], rows.bounds[row + 1]):
+            bucket, weight = rows.buckets[entry], np.float64(rows.weights[entry])
             scaled = weight * table[bucket, 0]
             square += scaled * scaled
             for column in range(len(bias)):

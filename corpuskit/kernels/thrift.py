@@ -34,31 +34,31 @@ def read_header(data: Bytes, fields: Int64s) -> int:
     fields[:] = -1
     fields[:, 0] = 0
     path = np.zeros(MAX_DEPTH + 1, np.int64)  # the field under way in each open structure
-    depth = place = 0
-    while place < len(data):
-        head = int(data[place])
-        place += 1
+    depth = pos = 0
+    while pos < len(data):
+        head = int(data[pos])
+        pos += 1
         if head == 0:
             if depth == 0:
-                return place
+                return pos
             depth -= 1
             continue
         path[depth] += head >> 4
         if head >> 4 == 0:
-            value, place = _number(data, place)
+            value, pos = _number(data, pos)
             path[depth] = np.int64(value >> np.uint64(1)) ^ -np.int64(value & np.uint64(1))
         kind = head & 15
         if kind == 4 or kind == 5 or kind == 6:
-            value, place = _number(data, place)
+            value, pos = _number(data, pos)
             if depth < 2 and 0 < path[0] < FIELDS and 0 < path[depth] < FIELDS:
                 number = np.int64(value >> np.uint64(1)) ^ -np.int64(value & np.uint64(1))
                 fields[path[0] if depth else 0, path[depth]] = number
         elif kind == 8:
-            value, place = _number(data, place)
-            if place >= 0:
-                place = len(data) + 1 if value > np.uint64(len(data)) else place + np.int64(value)
+            value, pos = _number(data, pos)
+            if pos >= 0:
+                pos = len(data) + 1 if value > np.uint64(len(data)) else pos + np.int64(value)
         elif kind == 3 or kind == 7:
-            place += 1 if kind == 3 else 8
+            pos += 1 if kind == 3 else 8
         elif kind == 12:
             if depth == MAX_DEPTH:
                 return STRANGE
@@ -68,24 +68,24 @@ def read_header(data: Bytes, fields: Int64s) -> int:
             path[depth] = 0
         elif kind > 2:  # true and false are kinds of their own
             return STRANGE
-        if place < 0:
+        if pos < 0:
             return STRANGE
     return SHORT
 
 
 @kernel
-def _number(data: Bytes, place: int) -> tuple[np.uint64, int]:
+def _number(data: Bytes, pos: int) -> tuple[np.uint64, int]:
     """Return an integer of 7 bits a byte, and the byte after it.
 
     That is after the data where the data ends in it, -1 where it has more than ten bytes.
     """
     value = np.uint64(0)
     for shift in range(0, 64, 7):
-        if place >= len(data):
+        if pos >= len(data):
             return value, len(data)
-        byte = int(data[place])
-        place += 1
+        byte = int(data[pos])
+        pos += 1
         value |= np.uint64(byte & 127) << np.uint64(shift)
         if byte < 128:
-            return value, place
+            return value, pos
     return value, -1

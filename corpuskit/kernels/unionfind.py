@@ -67,11 +67,11 @@ def _deal(high: Uint64s) -> tuple[Int64s, Int64s]:
     for bucket in range(num_buckets):
         starts[bucket + 1] += starts[bucket]
     order = np.empty(len(high), np.int64)
-    places = starts[:-1].copy()
+    cursors = starts[:-1].copy()
     for row in range(len(high)):
         bucket = np.int64((high[row] - smallest) >> shift)
-        order[places[bucket]] = row
-        places[bucket] += 1
+        order[cursors[bucket]] = row
+        cursors[bucket] += 1
     return order, starts
 
 

@@ -30,40 +30,40 @@ def char_width(lead: int) -> int:
 
 
 @kernel
-def code_point(data: Bytes, at: int) -> np.int64:
-    """Return the code point of the character that begins at `at`."""
-    lead = np.int64(data[at])
+def code_point(data: Bytes, pos: int) -> np.int64:
+    """Return the code point of the character that begins at `pos`."""
+    lead = np.int64(data[pos])
     if lead < 0x80:
         return lead
-    second = np.int64(data[at + 1]) & 0x3F
+    second = np.int64(data[pos + 1]) & 0x3F
     if lead < 0xE0:
         return (lead & 0x1F) << 6 | second
-    third = np.int64(data[at + 2]) & 0x3F
+    third = np.int64(data[pos + 2]) & 0x3F
     if lead < 0xF0:
         return (lead & 0x0F) << 12 | second << 6 | third
-    return (lead & 0x07) << 18 | second << 12 | third << 6 | (np.int64(data[at + 3]) & 0x3F)
+    return (lead & 0x07) << 18 | second << 12 | third << 6 | (np.int64(data[pos + 3]) & 0x3F)
 
 
 @kernel
-def write_char(code: int, out: Bytes, at: int) -> int:
+def write_char(code: int, out: Bytes, pos: int) -> int:
     """Write a code point as UTF-8; return where it ends."""
     if code < 0x80:
-        out[at] = code
-        return at + 1
+        out[pos] = code
+        return pos + 1
     if code < 0x800:
-        out[at] = 0xC0 | code >> 6
-        out[at + 1] = 0x80 | code & 0x3F
-        return at + 2
+        out[pos] = 0xC0 | code >> 6
+        out[pos + 1] = 0x80 | code & 0x3F
+        return pos + 2
     if code < 0x10000:
-        out[at] = 0xE0 | code >> 12
-        out[at + 1] = 0x80 | code >> 6 & 0x3F
-        out[at + 2] = 0x80 | code & 0x3F
-        return at + 3
-    out[at] = 0xF0 | code >> 18
-    out[at + 1] = 0x80 | code >> 12 & 0x3F
-    out[at + 2] = 0x80 | code >> 6 & 0x3F
-    out[at + 3] = 0x80 | code & 0x3F
-    return at + 4
+        out[pos] = 0xE0 | code >> 12
+        out[pos + 1] = 0x80 | code >> 6 & 0x3F
+        out[pos + 2] = 0x80 | code & 0x3F
+        return pos + 3
+    out[pos] = 0xF0 | code >> 18
+    out[pos + 1] = 0x80 | code >> 12 & 0x3F
+    out[pos + 2] = 0x80 | code >> 6 & 0x3F
+    out[pos + 3] = 0x80 | code & 0x3F
+    return pos + 4
 
 
 @inline
@@ -75,17 +75,17 @@ def lower64(group: np.uint64) -> np.uint64:
 
 
 @kernel
-def wide_space_width(data: Bytes, at: int) -> int:
-    """Return the bytes of the non-ASCII whitespace character at `at`, 0 if it is none.
+def wide_space_width(data: Bytes, pos: int) -> int:
+    """Return the bytes of the non-ASCII whitespace character at `pos`, 0 if it is none.
 
     As str.isspace: U+0085 U+00A0 U+1680 U+2000..200A U+2028 U+2029 U+202F U+205F U+3000.
     """
-    lead = data[at]
+    lead = data[pos]
     if lead == 0xC2:
-        return 2 if data[at + 1] == 0x85 or data[at + 1] == 0xA0 else 0
+        return 2 if data[pos + 1] == 0x85 or data[pos + 1] == 0xA0 else 0
     if lead < 0xE1 or lead > 0xE3:
         return 0
-    second, third = data[at + 1], data[at + 2]
+    second, third = data[pos + 1], data[pos + 2]
     if lead == 0xE1:
         return 3 if second == 0x9A and third == 0x80 else 0
     if lead == 0xE3:
@@ -96,12 +96,12 @@ def wide_space_width(data: Bytes, at: int) -> int:
 
 
 @kernel
-def space_width(data: Bytes, at: int) -> int:
-    """Return the bytes of the whitespace character at `at`, 0 if it is none, as str.isspace."""
-    lead = data[at]
+def space_width(data: Bytes, pos: int) -> int:
+    """Return the bytes of the whitespace character at `pos`, 0 if it is none, as str.isspace."""
+    lead = data[pos]
     if lead < 0x80:
         return 1 if lead == 32 or 9 <= lead <= 13 or 28 <= lead <= 31 else 0
-    return wide_space_width(data, at)
+    return wide_space_width(data, pos)
 
 
 @kernel
@@ -129,20 +129,20 @@ def skip_space_back(data: Bytes, start: int, end: int) -> int:
 
 
 @kernel
-def line_break_width(data: Bytes, at: int, end: int) -> int:
-    r"""Return the bytes of the line boundary at `at`, 0 if it is none, as str.splitlines.
+def line_break_width(data: Bytes, pos: int, end: int) -> int:
+    r"""Return the bytes of the line boundary at `pos`, 0 if it is none, as str.splitlines.
 
     \n \v \f \r \r\n \x1c \x1d \x1e U+0085 U+2028 U+2029; `end` is where the text ends.
     """
-    lead = data[at]
+    lead = data[pos]
     if lead < 0x80:
-        if lead == 13 and at + 1 < end and data[at + 1] == 10:
+        if lead == 13 and pos + 1 < end and data[pos + 1] == 10:
             return 2
         return 1 if 10 <= lead <= 13 or 28 <= lead <= 30 else 0
     if lead == 0xC2:
-        return 2 if data[at + 1] == 0x85 else 0
-    if lead == 0xE2 and data[at + 1] == 0x80:
-        return 3 if data[at + 2] == 0xA8 or data[at + 2] == 0xA9 else 0
+        return 2 if data[pos + 1] == 0x85 else 0
+    if lead == 0xE2 and data[pos + 1] == 0x80:
+        return 3 if data[pos + 2] == 0xA8 or data[pos + 2] == 0xA9 else 0
     return 0
 
 
@@ -150,8 +150,8 @@ def line_break_width(data: Bytes, at: int, end: int) -> int:
 def count_chars(data: Bytes, start: int, end: int) -> int:
     """Return the code points in `data[start:end]`."""
     chars = 0
-    for at in range(start, end):
-        chars += data[at] & 0xC0 != 0x80
+    for pos in range(start, end):
+        chars += data[pos] & 0xC0 != 0x80
     return chars
 
 

@@ -91,10 +91,10 @@ def word_edges(data: Bytes, begin: int, end: int, kinds: Bytes, edges: Int32s) -
     one = np.uint64(1)
     num = previous = np.uint64(0)
     block_end = begin + (end - begin) // 64 * 64
-    for at in range(begin, block_end, 64):
+    for pos in range(begin, block_end, 64):
         bits = np.uint64(0)
         for shift in range(0, 64, 8):
-            bits |= _word_bits(load64(data, at + shift)) << np.uint64(shift)
+            bits |= _word_bits(load64(data, pos + shift)) << np.uint64(shift)
         changes = bits ^ ((bits << one) | previous)
         previous = bits >> np.uint64(63)
         next_num = num + _count_bits(changes)
@@ -103,13 +103,13 @@ def word_edges(data: Bytes, begin: int, end: int, kinds: Bytes, edges: Int32s) -
             # most the bytes before these 64.
             for index in range(8):
                 lowest = changes & (~changes + one)
-                edges[num + np.uint64(index)] = at - begin + np.int64(_count_bits(lowest - one))
+                edges[num + np.uint64(index)] = pos - begin + np.int64(_count_bits(lowest - one))
                 changes &= changes - one
             num += np.uint64(8)
         num = next_num
-    for at in range(block_end, end):
-        kind = np.uint64(kinds[data[at]])
-        edges[num] = at - begin
+    for pos in range(block_end, end):
+        kind = np.uint64(kinds[data[pos]])
+        edges[num] = pos - begin
         num += kind ^ previous
         previous = kind
     edges[num] = end - begin
@@ -117,16 +117,16 @@ def word_edges(data: Bytes, begin: int, end: int, kinds: Bytes, edges: Int32s) -
 
 
 @inline
-def ascii_hash(data: Bytes, at: int, stop: int) -> tuple[np.uint64, bool]:
+def ascii_hash(data: Bytes, pos: int, stop: int) -> tuple[np.uint64, bool]:
     """Return the hash of a word in lower case, and whether it is ASCII: else it is no hash."""
     value = byte_bits = np.uint64(0)
-    while stop - at > 8:
-        group = load64(data, at)
+    while stop - pos > 8:
+        group = load64(data, pos)
         byte_bits |= group
         value = mix64(value ^ (group | _LOWER_BITS))
-        at += 8
-    mask = _ALL_BITS >> np.uint64(64 - 8 * (stop - at))
-    group = load64(data, at) & mask if at + 8 <= len(data) else load_tail(data, at, stop)
+        pos += 8
+    mask = _ALL_BITS >> np.uint64(64 - 8 * (stop - pos))
+    group = load64(data, pos) & mask if pos + 8 <= len(data) else load_tail(data, pos, stop)
     # 0x20 makes capitals small, leaves digits as they are, and turns _ into DEL.
     value = mix64(value ^ (group | (_LOWER_BITS & mask)))
     return value, (byte_bits | group) & _HIGH_BITS == 0
@@ -156,13 +156,13 @@ def word_hashes(
     runs = word_edges(data, begin, end, kinds, edges)
     num = 0
     for run in range(runs):
-        at, stop = begin + edges[2 * run], begin + edges[2 * run + 1]
-        value, is_ascii = ascii_hash(data, at, stop)
+        pos, stop = begin + edges[2 * run], begin + edges[2 * run + 1]
+        value, is_ascii = ascii_hash(data, pos, stop)
         if is_ascii:
             words[num] = value
             num += 1
         else:
-            num = _wide_words(data, at, stop, characters, words, num)
+            num = _wide_words(data, pos, stop, characters, words, num)
     return num
 
 
@@ -176,16 +176,16 @@ def _wide_words(
     """
     narrow = group = wide = letter_bits = np.uint64(0)
     length = 0
-    at = begin
-    while at <= end:
+    pos = begin
+    while pos <= end:
         entry = np.uint32(0)
-        if at < end:
-            code = code_point(data, at)
+        if pos < end:
+            code = code_point(data, pos)
             if code < len(characters):
                 entry = characters[code]
-            at += char_width(data[at])
+            pos += char_width(data[pos])
         else:
-            at += 1
+            pos += 1
         if entry & CHAR_WORD:
             lower = np.uint64(entry & CHAR_LOWER)
             letter_bits |= lower
@@ -273,64 +273,67 @@ def _folded_entry(code: int, entries: Int64s) -> int:
     if not letters:
         is_mark = unicodedata.category(chr(code)) in {"Mn", "Me"}
         return _PASSED if is_mark else 0
-    return sum(code_point << _CODE_BITS * at for at, code_point in enumerate(letters[:3])) | _LETTER
+    return (
+        sum(code_point << _CODE_BITS * index for index, code_point in enumerate(letters[:3]))
+        | _LETTER
+    )
 
 
 @kernel
-def _append(states: Uint64s, at: int, letters: np.uint64) -> None:
+def _append(states: Uint64s, state: int, letters: np.uint64) -> None:
     """Hash up to three more letters."""
     while letters:
         letter = letters & _CODE_MASK
         letters >>= np.uint64(_CODE_BITS)
-        states[at + _SEEN] |= letter
-        states[at + _WIDE] = mix64(states[at + _WIDE] ^ letter)
-        place = states[at + _LENGTH] & np.uint64(7)
-        states[at + _GROUP] |= (letter | np.uint64(0x20)) << (place << np.uint64(3))
-        states[at + _LENGTH] += np.uint64(1)
-        if place == 7:
-            states[at + _NARROW] = mix64(states[at + _NARROW] ^ states[at + _GROUP])
-            states[at + _GROUP] = np.uint64(0)
+        states[state + _SEEN] |= letter
+        states[state + _WIDE] = mix64(states[state + _WIDE] ^ letter)
+        index = states[state + _LENGTH] & np.uint64(7)
+        states[state + _GROUP] |= (letter | np.uint64(0x20)) << (index << np.uint64(3))
+        states[state + _LENGTH] += np.uint64(1)
+        if index == 7:
+            states[state + _NARROW] = mix64(states[state + _NARROW] ^ states[state + _GROUP])
+            states[state + _GROUP] = np.uint64(0)
 
 
 @kernel
-def _hashed(states: Uint64s, at: int) -> np.uint64:
+def _hashed(states: Uint64s, state: int) -> np.uint64:
     """Return the hash of the letters so far."""
-    if states[at + _SEEN] >= np.uint64(0x80):
-        return np.uint64(states[at + _WIDE])
-    if states[at + _LENGTH] & np.uint64(7):
-        return mix64(states[at + _NARROW] ^ states[at + _GROUP])
-    return np.uint64(states[at + _NARROW])
+    if states[state + _SEEN] >= np.uint64(0x80):
+        return np.uint64(states[state + _WIDE])
+    if states[state + _LENGTH] & np.uint64(7):
+        return mix64(states[state + _NARROW] ^ states[state + _GROUP])
+    return np.uint64(states[state + _NARROW])
 
 
 @kernel
-def next_word(data: Bytes, at: int, end: int, table: Uint64s, states: Uint64s) -> tuple[int, int]:
-    """Hash the next word of `data[at:end]`; return its first byte, -1 if there is none, and end.
+def next_word(data: Bytes, pos: int, end: int, table: Uint64s, states: Uint64s) -> tuple[int, int]:
+    """Hash the next word of `data[pos:end]`; return its first byte, -1 if there is none, and end.
 
     Args:
-        data, at, end: the text.
+        data, pos, end: the text.
         table: `folded_characters()`.
         states: (10,) of the word, which is begun here, and of one that it is appended to.
     """
-    for place in range(_STATE):
-        states[place] = np.uint64(0)
+    for index in range(_STATE):
+        states[index] = np.uint64(0)
     begin = stop = -1
-    while at < end:
-        code = code_point(data, at)
-        width = char_width(data[at])
+    while pos < end:
+        code = code_point(data, pos)
+        width = char_width(data[pos])
         entry = table[code] if code < len(table) else np.uint64(0)
         if entry & np.uint64(_LETTER):
             if begin < 0:
-                begin = at
+                begin = pos
             elif entry & np.uint64(_ALONE):
                 break
             for state in range(0, 2 * _STATE, _STATE):
                 _append(states, state, entry & _LETTERS_MASK)
-            stop = at + width
+            stop = pos + width
             if entry & np.uint64(_ALONE):
                 break
         elif begin >= 0 and not entry & np.uint64(_PASSED):
             break
-        at += width
+        pos += width
     return begin, stop
 
 
@@ -362,13 +365,13 @@ def fold_words(
     """
     states = np.zeros(2 * _STATE, np.uint64)
     num = first
-    at = begin
+    pos = begin
     while num < last:
-        place, at = next_word(data, at, end, table, states)
-        if place < 0:
+        start, pos = next_word(data, pos, end, table, states)
+        if start < 0:
             break
         words[num], joined[num] = _hashed(states, 0), _hashed(states, _STATE)
-        starts[num], ends[num] = place - begin, at - begin
+        starts[num], ends[num] = start - begin, pos - begin
         for state in range(_STATE):
             states[_STATE + state] = states[state]
         num += 1
@@ -420,14 +423,14 @@ def hash_words(
     states = np.zeros(2 * _STATE, np.uint64)
     num = 0
     for run in range(word_edges(data, begin, end, kinds, edges)):
-        at, stop = begin + edges[2 * run], begin + edges[2 * run + 1]
-        value, is_ascii = ascii_hash(data, at, stop)
+        pos, stop = begin + edges[2 * run], begin + edges[2 * run + 1]
+        value, is_ascii = ascii_hash(data, pos, stop)
         if is_ascii:
             words[num], starts[num] = value, edges[2 * run]
             num += 1
             continue
         while True:
-            first, at = next_word(data, at, stop, table, states)
+            first, pos = next_word(data, pos, stop, table, states)
             if first < 0:
                 break
             words[num], starts[num] = _hashed(states, 0), first - begin

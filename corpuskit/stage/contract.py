@@ -161,7 +161,7 @@ class Stage(Parameters, ABC):
         That is all that would fail a task later and can be seen now: files that are of another
         kind, names that a model or a list does not have, columns of the wrong type, libraries that
         are not installed. A message that begins with the name of a parameter and a colon is
-        reported at its place in the pipeline file.
+        reported with its line in the pipeline file.
 
         Raises:
             UsageError: something is wrong.

@@ -87,8 +87,8 @@ class View:
             facts: what is known of the new texts: computation -> fact.
         """
         array = large_strings(text.offsets, text.data)
-        place = self.batch.schema.get_field_index("text")
-        return View(self.batch.set_column(place, "text", array), dict(facts or {}))
+        index = self.batch.schema.get_field_index("text")
+        return View(self.batch.set_column(index, "text", array), dict(facts or {}))
 
     def with_columns(self, columns: Mapping[str, pa.Array]) -> View:
         """Return the view with columns appended."""

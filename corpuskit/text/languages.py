@@ -28,7 +28,7 @@ DIGEST = "382935a897a0f72f"
 """Of languages.txt, the beginning of its SHA-256: results depend on this source, which has it."""
 
 _WIDER = {"Hans": "Hani", "Hant": "Hani", "Hang": "Kore", "Kore": "Hang"}
-"""Script -> one that a less exact label has in its place."""
+"""Script -> one that a less exact label has instead."""
 
 
 class _Codes(NamedTuple):

@@ -13,7 +13,7 @@ from corpuskit.kernels.arrays import Bytes, Int64s, frozen, join_bytes
 from corpuskit.kernels.folding import (
     BECOMES,
     DIGIT,
-    ODD,
+    NEEDS_PYTHON,
     SAME,
     SEPARATES,
     SPACE,
@@ -39,11 +39,11 @@ def simplify_texts(offsets: Int64s, data: Bytes) -> tuple[Int64s, Bytes]:
     Source: datatrove 0.10.1 utils/text.py simplify_text with its default TextNormConfig.
     """
     lower = lower_texts(offsets, data)
-    bounds, simple, odd = simplify(*lower, characters())
+    bounds, simple, needs_python = simplify(*lower, characters())
     simple = simple[: bounds[-1]]
-    if odd.any():
+    if needs_python.any():
         pieces = [simple[begin:end].tobytes() for begin, end in itertools.pairwise(bounds)]
-        for row in np.flatnonzero(odd).tolist():
+        for row in np.flatnonzero(needs_python).tolist():
             text = lower[1][lower[0][row] : lower[0][row + 1]].tobytes().decode()
             pieces[row] = _simplify(text).encode()
         return join_bytes(pieces)
@@ -86,7 +86,7 @@ def characters() -> Simple:
         decomposed = unicodedata.normalize("NFD", char)
         unmarked = "".join(part for part in decomposed if unicodedata.category(part) != "Mn")
         if any(map(unicodedata.combining, unmarked)):
-            kinds[code] = ODD
+            kinds[code] = NEEDS_PYTHON
         elif unmarked != char:
             kinds[code] = BECOMES
             replacement_numbers[code] = replacements.setdefault(unmarked, len(replacements))

@@ -34,7 +34,7 @@ Tokens = tuple[str, ...]
 FORBIDDEN = "IS_ALPHA"
 """As a word of its own it breaks spaCy; datatrove then removes it from the whole text.
 
-spaCy's map of words takes this one's key, 1, for the mark of a deleted place, and so keeps a
+spaCy's map of words takes this one's key, 1, for the mark of a deleted slot, and so keeps a
 pointer to a word whose memory was freed with the document before: nearly always the next one with
 it fails. Here it always counts as failed.
 """
@@ -201,7 +201,9 @@ class PlainPipeline:
         seams: dict[int, frozenset[Seam]] = {}
         for number, chunk in enumerate(chunks):
             if len(chunk) > MAX_ASKED:
-                pieces = [chunk[at : at + MAX_ASKED] for at in range(0, len(chunk), MAX_ASKED)]
+                pieces = [
+                    chunk[start : start + MAX_ASKED] for start in range(0, len(chunk), MAX_ASKED)
+                ]
                 tokens_of_chunks.append([*itertools.chain.from_iterable(map(self._split, pieces))])
                 continue
             tokens = self._tokenizer.split(chunk)
@@ -410,7 +412,7 @@ class RuleTokenizer:
             tokens.append(text[start:])
 
     def match(self, tokens: Sequence[str], spaces: Sequence[bool] = ()) -> list[str]:
-        """Return tokens with the special cases among them in their place.
+        """Return tokens, those that spell a special case replaced by its own.
 
         Of two special cases that overlap the longer one counts, then the earlier one.
 
@@ -422,16 +424,16 @@ class RuleTokenizer:
         if not matches:
             return list(tokens)
         replaced: list[str] = []
-        at = 0
+        last = 0
         for begin, end in _longest(matches):
             text = "".join(
-                token + " " * (bool(spaces) and spaces[begin + place] and begin + place + 1 < end)
-                for place, token in enumerate(tokens[begin:end])
+                token + " " * (bool(spaces) and spaces[begin + index] and begin + index + 1 < end)
+                for index, token in enumerate(tokens[begin:end])
             )
-            replaced += tokens[at:begin]
+            replaced += tokens[last:begin]
             replaced += self._specials.get(text, tokens[begin:end])
-            at = end
-        return replaced + list(tokens[at:])
+            last = end
+        return replaced + list(tokens[last:])
 
     def _matches(self, tokens: Sequence[str]) -> list[tuple[int, int]]:
         matches = []
@@ -450,14 +452,14 @@ class RuleTokenizer:
         spaces: list[bool] = []
         start = 0
         is_space = text[:1].isspace()
-        for at, char in enumerate(text):
+        for pos, char in enumerate(text):
             if char.isspace() != is_space:
-                if start < at:
-                    self._extend(text[start:at], tokens, spaces)
-                start = at
+                if start < pos:
+                    self._extend(text[start:pos], tokens, spaces)
+                start = pos
                 if char == " ":
                     spaces[-1] = True
-                    start = at + 1
+                    start = pos + 1
                 is_space = not is_space
         if start < len(text):
             self._extend(text[start:], tokens, spaces)
@@ -488,7 +490,7 @@ class Seam(NamedTuple):
     """A text before or after a chunk; see `kernels/words/split.py`."""
 
     text: str
-    is_behind: bool
+    is_after: bool
     is_bounded: bool
 
 
@@ -539,21 +541,21 @@ class SeamFinder:
         for size in range(1, min(num, self._longest) + 1):
             for outside in self._before.get(tokens[:size], ()):
                 if any(a < size and b - a <= size + len(outside) for a, b in matches):
-                    seams.add(self._seam(outside, is_behind=False))
+                    seams.add(self._seam(outside, is_after=False))
             for outside in self._after.get(tokens[num - size :], ()):
                 if any(b > num - size and b - a <= size + len(outside) for a, b in matches):
-                    seams.add(self._seam(outside, is_behind=True))
+                    seams.add(self._seam(outside, is_after=True))
         for outside in self._around.get(tokens, ()):
-            seams.add(self._seam(outside, is_behind=False))
+            seams.add(self._seam(outside, is_after=False))
         return frozenset(seams)
 
-    def _seam(self, words: Tokens, is_behind: bool) -> Seam:
+    def _seam(self, words: Tokens, is_after: bool) -> Seam:
         """Return the seam of words beside a chunk.
 
         Between two letters or digits only a special case separates, if the patterns are those that
         we know; whether one does for this word is asked of the rules.
         """
-        outer = words[-1] if is_behind else words[0]
-        pieces = self._first_of_rules if is_behind else self._last_of_rules
+        outer = words[-1] if is_after else words[0]
+        pieces = self._first_of_rules if is_after else self._last_of_rules
         bounded = self._is_proven and outer not in pieces
-        return Seam("".join(words), is_behind, bounded)
+        return Seam("".join(words), is_after, bounded)

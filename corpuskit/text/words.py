@@ -20,7 +20,7 @@ from corpuskit.kernels.utf8 import TERMINAL, char_table
 from corpuskit.kernels.words import learn as wordlearn
 from corpuskit.kernels.words import split as wordsplit
 from corpuskit.kernels.words.boundaries import CLASSES, IS_PICTOGRAPH, IS_SPACE
-from corpuskit.kernels.words.english import NO_RULES, Rules, room
+from corpuskit.kernels.words.english import NO_RULES, Rules, split_scratch
 from corpuskit.kernels.words.lexicon import Lexicon, Words, char_kinds
 from corpuskit.kernels.words.split import SPACE_KINDS, ChunkMemory, Seams
 from corpuskit.text import spacy
@@ -178,7 +178,7 @@ class _SeamTable:
         entries = [seam for seams in self._groups for seam in sorted(seams)]
         texts = [seam.text.encode() for seam in entries]
         sizes = [len(seams) for seams in self._groups]
-        sides = [seam.is_behind + 2 * seam.is_bounded for seam in entries]
+        sides = [seam.is_after + 2 * seam.is_bounded for seam in entries]
         self.arrays = Seams(
             frozen(np.array(self._firsts, np.int64)),
             frozen(np.array(self._numbers, np.int64)),
@@ -196,14 +196,14 @@ class _SplitCall:
         self, memory: ChunkMemory, split: _SplitMethod, seams: _SeamTable, data: Bytes
     ) -> None:
         self._memory, self._split, self._seams, self._data = memory, split, seams, data
-        self._forced = _places(split.pattern, data)
+        self._forced = _match_positions(split.pattern, data)
         self.num_asked = 0
 
     def find(self, begins: Int64s, ends: Int64s) -> tuple[Int64s, Int32s]:
         """Return where the words of each text begin, and the words."""
         memory, scratch = self._memory, wordsplit.scratch(begins, ends)
         queue = wordsplit.questions(len(scratch.tokens) // 16 + 256)
-        answers = [wordlearn.nothing_found(0)]
+        answers = [wordlearn.no_answers(0)]
         row, first = 0, 0
         while True:
             row = wordsplit.find_words(
@@ -242,13 +242,13 @@ class _SplitCall:
         memory, lexicon, split = self._memory, self._memory.lexicon, self._split
         stop = int(queue.used[0])
         spans, is_chunk = queue.spans[first:stop], queue.slots[first:stop] >= 0
-        learned = wordlearn.nothing_found(stop - first)
+        learned = wordlearn.no_answers(stop - first)
         sizes = (spans[:, 1] - spans[:, 0])[is_chunk]
         if split.kind != wordlearn.ASK:
             lexicon.reserve(int(sizes.sum()), int(sizes.sum()))
-            space = room(int(sizes.max(initial=1)))
+            scratch = split_scratch(int(sizes.max(initial=1)))
             wordlearn.learn(
-                self._data, first, split.kind, split.rules, lexicon.records, space, queue, learned
+                self._data, first, split.kind, split.rules, lexicon.records, scratch, queue, learned
             )
         unknown = np.flatnonzero(is_chunk & (learned.counts == wordlearn.UNKNOWN))
         if len(unknown):
@@ -258,12 +258,14 @@ class _SplitCall:
             learned.firsts[unknown] = number + np.cumsum(answers.counts) - answers.counts
             chunks = sorted(answers.seams)
             if chunks:
-                places = unknown[chunks]
-                firsts = learned.firsts[places].tolist()
+                touched = unknown[chunks]
+                firsts = learned.firsts[touched].tolist()
                 self._seams.add(firsts, [answers.seams[chunk] for chunk in chunks])
-                learned.touchy[places] = 1
-        for place in np.flatnonzero(~is_chunk):
-            learned.firsts[place], learned.counts[place] = self._split_whole_text(*spans[place])
+                learned.touchy[touched] = 1
+        for question in np.flatnonzero(~is_chunk):
+            learned.firsts[question], learned.counts[question] = self._split_whole_text(
+                *spans[question]
+            )
         self.num_asked += len(unknown)
         wordlearn.answer(memory.slots, lexicon.records, queue, first, learned)
         return learned
@@ -286,13 +288,13 @@ def _replace(
     bounds: Int64s, tokens: Int32s, rows: Int64s, new_bounds: Int64s, new_tokens: Int32s
 ) -> tuple[Int64s, Int32s]:
     """Return offsets and tokens with other words for some texts."""
-    counts, pieces, at = np.diff(bounds), [], 0
-    for place, row in enumerate(rows.tolist()):
-        pieces += [tokens[at : bounds[row]], new_tokens[slice(*new_bounds[place : place + 2])]]
-        at = bounds[row + 1]
+    counts, pieces, end = np.diff(bounds), [], 0
+    for index, row in enumerate(rows.tolist()):
+        pieces += [tokens[end : bounds[row]], new_tokens[slice(*new_bounds[index : index + 2])]]
+        end = bounds[row + 1]
     counts[rows] = np.diff(new_bounds)
     new_offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
-    return new_offsets, np.concatenate([*pieces, tokens[at:]])
+    return new_offsets, np.concatenate([*pieces, tokens[end:]])
 
 
 def _split_method(words: WordSplit, language: str) -> _SplitMethod:
@@ -317,10 +319,10 @@ def _split_method(words: WordSplit, language: str) -> _SplitMethod:
     )
 
 
-def _places(pattern: re.Pattern[bytes] | None, data: Bytes) -> Int64s:
-    """Return where a pattern matches, and a place beyond all data."""
-    places = [match.start() for match in pattern.finditer(data.data)] if pattern else []
-    return frozen(np.array([*places, np.iinfo(np.int64).max], np.int64))
+def _match_positions(pattern: re.Pattern[bytes] | None, data: Bytes) -> Int64s:
+    """Return where a pattern matches, and a last position beyond all data."""
+    positions = [match.start() for match in pattern.finditer(data.data)] if pattern else []
+    return frozen(np.array([*positions, np.iinfo(np.int64).max], np.int64))
 
 
 @functools.cache

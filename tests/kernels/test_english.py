@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from corpuskit.kernels.words import english
 from corpuskit.kernels.words.english import is_url
-from corpuskit.kernels.words.english import room as room_of
+from corpuskit.kernels.words.english import split_scratch as room_of
 from corpuskit.text.spacy import language_facts, pipeline
 
 PARTS = [

@@ -91,7 +91,7 @@ def features_of(shape, kept):
         -1,
     )
     end_row = kernels.index_words(features, 3)
-    assert [tuple(place) for place in features.places.tolist()] == [
+    assert [tuple(place) for place in features.spans.tolist()] == [
         (at, at + len(word))
         for at, word in zip(np.cumsum([0, *[len(w) + 4 for w in WORDS]]), WORDS, strict=False)
     ]
@@ -116,7 +116,7 @@ def test_the_mean_is_that_of_the_rows_in_order(docs, shape, prunes, stride):
     bounds = np.cumsum([0, *map(len, data)])
     buffer = np.frombuffer(b"".join(data) + b"behind", np.uint8)
     hidden, counts = np.zeros((len(docs), stride), np.float32), np.zeros(len(docs), np.int64)
-    room = kernels.scratch(features, max(map(len, data), default=0))
+    room = kernels.make_scratch(features, max(map(len, data), default=0))
     for _ in range(2):  # the second time words are known
         hidden[:] = 0
         args = (buffer, features, matrix.reshape(-1), room, hidden, counts)

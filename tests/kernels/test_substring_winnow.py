@@ -130,7 +130,10 @@ def test_scopes_have_fingerprints_of_their_own():
 
 def test_repetitive_grams_are_taken_last():
     rows, _ = find(["." * 40 + "the quick brown fox" + "." * 40], 30)
-    grams = {start + at for start, at in zip(rows.starts.tolist(), rows.ats.tolist(), strict=True)}
+    grams = {
+        start + at
+        for start, at in zip(rows.starts.tolist(), rows.gram_offsets.tolist(), strict=True)
+    }
     assert any(40 - 8 <= gram <= 59 for gram in grams)
     busy = rows.starts.astype(int) + rows.lasts + 30 > 50
     assert (rows.lasts[busy & (rows.starts < 45)].astype(int) + 1).sum() > 20

@@ -58,9 +58,9 @@ def rewrite_lines(
     """
     num_docs = len(offsets) - 1
     pieces, edges = sentences if sentences is not None else (_NONE, _NONE)
-    room = _count_marks(offsets, data) * 2 + len(edges) * 2 + 4 * num_docs
-    starts, ends = np.empty(room, np.int64), np.empty(room, np.int64)
-    cut_codes = np.empty(room, np.uint8)
+    max_cuts = _count_marks(offsets, data) * 2 + len(edges) * 2 + 4 * num_docs
+    starts, ends = np.empty(max_cuts, np.int64), np.empty(max_cuts, np.int64)
+    cut_codes = np.empty(max_cuts, np.uint8)
     # Sentences that touch each other are joined by a space that was not there.
     text = np.empty(int(offsets[-1] - offsets[0]) + len(edges), np.uint8)
     moved, cut_bounds = np.zeros(num_docs + 1, np.int64), np.zeros(num_docs + 1, np.int64)
@@ -100,8 +100,8 @@ def _digits() -> Bytes:
 def _count_marks(offsets: Int64s, data: Bytes) -> int:
     """Return how many lines and citations there can be at most, documents aside."""
     num = 0
-    for at in range(offsets[0], offsets[-1]):
-        byte = data[at]
+    for pos in range(offsets[0], offsets[-1]):
+        byte = data[pos]
         num += (9 < byte < 14) | (27 < byte < 31) | (byte == 0xC2) | (byte == 0xE2) | (byte == 91)
     return num
 
@@ -120,8 +120,8 @@ def _strip_left(text: Bytes, start: int, end: int) -> int:
     """Move a copied line to the left over the whitespace it begins with, return its new end."""
     lead = skip_space(text, start, end) - start
     if lead > 0:
-        for at in range(start, end - lead):
-            text[at] = text[at + lead]
+        for pos in range(start, end - lead):
+            text[pos] = text[pos + lead]
     return end - lead
 
 
@@ -153,18 +153,18 @@ def _rewrite(
     by_line = len(pieces) == 0
     joiner = 10 if by_line else 32
     for row in range(len(offsets) - 1):
-        at, end = offsets[row], offsets[row + 1]
+        pos, end = offsets[row], offsets[row + 1]
         base, num = moved[row], cut_bounds[row]
         first = first_cut = num
-        size, low, solid, lines, drop_code = base, at, at, 0, 0
+        size, low, solid, lines, drop_code = base, pos, pos, 0, 0
         piece = np.int64(0) if by_line else pieces[row]
-        while (at < end) if by_line else (piece < pieces[row + 1]):
+        while (pos < end) if by_line else (piece < pieces[row + 1]):
             if by_line:
-                stop, next_line_start, line_kinds = next_line(data, at, end, byte_kinds)
+                stop, next_line_start, line_kinds = next_line(data, pos, end, byte_kinds)
             else:
                 stop = next_line_start = offsets[row] + edges[piece]
                 piece, line_kinds = piece + 1, BRACKET
-            a = skip_space(data, at, stop)
+            a = skip_space(data, pos, stop)
             b = skip_space_back(data, a, stop)
             has_brackets = tests[2] != 0 and line_kinds & BRACKET != 0
             is_open = size == base
@@ -182,8 +182,8 @@ def _rewrite(
                     if last == to:
                         code = SPACE  # blank lines count as sentences, but do not begin a text
             if code != 0:
-                num = add_cut(starts, ends, codes, first, num, at, next_line_start, code)
-                at = next_line_start
+                num = add_cut(starts, ends, codes, first, num, pos, next_line_start, code)
+                pos = next_line_start
                 continue
             if not is_open:
                 text[size] = joiner
@@ -200,7 +200,7 @@ def _rewrite(
                     num = fill_gap(starts, ends, codes, first, num, low, a, SPACE)
                     first = num
                 solid = b if b > a else solid
-            low, at = b, next_line_start
+            low, pos = b, next_line_start
         if drop_code:
             size, num, lines = base, first_cut, 0
         else:
@@ -238,10 +238,10 @@ def _phrase_tables() -> tuple[Bytes, Int64s, Bytes]:
     anchors[ord("{")] = ord("{")
     data = np.frombuffer("".join(phrase for phrase, _, _ in _LISTED).encode(), np.uint8)
     bounds = np.zeros((len(_LISTED), 4), np.int64)
-    at = 0
+    pos = 0
     for row, (phrase, letter, rule) in enumerate(_LISTED):
-        bounds[row] = (at, at + len(phrase), phrase.index(letter), rule)
-        at += len(phrase)
+        bounds[row] = (pos, pos + len(phrase), phrase.index(letter), rule)
+        pos += len(phrase)
     return data, frozen(bounds), frozen(anchors)
 
 
@@ -249,12 +249,12 @@ PHRASES, PHRASE_BOUNDS, ANCHORS = _phrase_tables()
 
 
 @kernel
-def _has_phrase(text: Bytes, start: int, at: int, end: int, phrase: Bytes, bounds: Int64s) -> bool:
-    """Return whether a phrase, in any case, is in the line with its rare letter at `at`."""
-    first = at - bounds[2]
+def _has_phrase(text: Bytes, start: int, pos: int, end: int, phrase: Bytes, bounds: Int64s) -> bool:
+    """Return whether a phrase, in any case, is in the line with its rare letter at `pos`."""
+    first = pos - bounds[2]
     if first < start:
         return False
-    for place in range(bounds[0], bounds[1]):
+    for index in range(bounds[0], bounds[1]):
         if first >= end:
             return False
         byte = text[first]
@@ -262,7 +262,7 @@ def _has_phrase(text: Bytes, start: int, at: int, end: int, phrase: Bytes, bound
             byte, first = np.uint8(107), first + 2
         elif 65 <= byte <= 90:
             byte = np.uint8(byte | 32)
-        if byte != phrase[place]:
+        if byte != phrase[index]:
             return False
         first += 1
     return True
@@ -279,8 +279,8 @@ def find_phrases(
         phrase, bounds, anchors: PHRASES, PHRASE_BOUNDS, ANCHORS; constants would compile longer.
     """
     flags = 0
-    for at in range(start, end):
-        anchor = anchors[text[at]]
+    for pos in range(start, end):
+        anchor = anchors[text[pos]]
         if anchor == 0:
             continue
         if anchor == 123:
@@ -288,7 +288,7 @@ def find_phrases(
             continue
         for row in range(len(bounds)):
             letter = phrase[bounds[row, 0] + bounds[row, 2]]
-            if letter == anchor and _has_phrase(text, start, at, end, phrase, bounds[row]):
+            if letter == anchor and _has_phrase(text, start, pos, end, phrase, bounds[row]):
                 flags |= bounds[row, 3]
     return flags
 
@@ -337,19 +337,19 @@ _NAMES_BOUNDS = np.array([0, 6, 23])
 
 
 @kernel
-def next_line(data: Bytes, at: int, end: int, byte_kinds: Bytes) -> tuple[int, int, int]:
-    """Return where the line at `at` ends, where the next one begins, and the byte kinds in it."""
+def next_line(data: Bytes, pos: int, end: int, byte_kinds: Bytes) -> tuple[int, int, int]:
+    """Return where the line at `pos` ends, where the next one begins, and the byte kinds in it."""
     kinds = 0
-    while at < end:
-        kind = byte_kinds[data[at]]
+    while pos < end:
+        kind = byte_kinds[data[pos]]
         if kind != 0:
             kinds |= kind
             if kind == _BREAK:
-                width = line_break_width(data, at, end)
+                width = line_break_width(data, pos, end)
                 if width > 0:
-                    return at, at + width, kinds
-        at += 1
-    return at, at, kinds
+                    return pos, pos + width, kinds
+        pos += 1
+    return pos, pos, kinds
 
 
 @kernel
@@ -384,12 +384,12 @@ def _has_words(data: Bytes, start: int, end: int, min_words: int) -> bool:
 
 
 @kernel
-def _citation_end(data: Bytes, at: int, end: int, digits: Bytes) -> int:
-    r"""Return where the citation that begins with the bracket at `at` ends, 0 if it is none.
+def _citation_end(data: Bytes, pos: int, end: int, digits: Bytes) -> int:
+    r"""Return where the citation that begins with the bracket at `pos` ends, 0 if it is none.
 
     As the regular expression `\[\d*]|\[edit]|\[citation needed]`.
     """
-    stop = at + 1
+    stop = pos + 1
     while stop < end and digits[code_point(data, stop)]:
         stop += char_width(data[stop])
     if stop < end and data[stop] == 93:
@@ -397,10 +397,10 @@ def _citation_end(data: Bytes, at: int, end: int, digits: Bytes) -> int:
     for row in range(len(_NAMES_BOUNDS) - 1):
         first, last = _NAMES_BOUNDS[row], _NAMES_BOUNDS[row + 1]
         same = 0
-        while first + same < last and at + same < end and data[at + same] == _NAMES[first + same]:
+        while first + same < last and pos + same < end and data[pos + same] == _NAMES[first + same]:
             same += 1
         if first + same == last:
-            return at + same
+            return pos + same
     return 0
 
 
@@ -411,8 +411,8 @@ def _copy(
     """Copy a line without its citations, return where the copy ends."""
     if not has_brackets:
         source, target = data[start:end], text[to : to + end - start]
-        for at in range(len(source)):
-            target[at] = source[at]
+        for pos in range(len(source)):
+            target[pos] = source[pos]
         return to + end - start
     while start < end:
         if data[start] == 91:
@@ -585,14 +585,14 @@ def sentence_spans(
 
 
 @kernel
-def _skip_within_line(data: Bytes, at: int, end: int) -> int:
-    r"""Return where the whitespace at `at` ends, \n being none."""
-    while at < end and data[at] != 10:
-        width = space_width(data, at)
+def _skip_within_line(data: Bytes, pos: int, end: int) -> int:
+    r"""Return where the whitespace at `pos` ends, \n being none."""
+    while pos < end and data[pos] != 10:
+        width = space_width(data, pos)
         if width == 0:
             break
-        at += width
-    return at
+        pos += width
+    return pos
 
 
 @kernel
@@ -615,14 +615,14 @@ def _find(
     for row in range(len(offsets) - 1):
         begin, end = offsets[row], offsets[row + 1]
         word, last = word_offsets[row], word_offsets[row + 1]
-        has_mark, after_word, at, token_end = False, False, begin, begin
-        while at < end:
+        has_mark, after_word, pos, token_end = False, False, begin, begin
+        while pos < end:
             ends_sentence = False
-            if by_line and data[at] == 10:
-                has_mark, after_word, is_token, stop = False, False, False, at + 1
-            elif space_width(data, at) > 0:
-                stop = _skip_within_line(data, at, end) if by_line else skip_space(data, at, end)
-                is_token = not (after_word and data[at] == 32 and stop == at + 1)
+            if by_line and data[pos] == 10:
+                has_mark, after_word, is_token, stop = False, False, False, pos + 1
+            elif space_width(data, pos) > 0:
+                stop = _skip_within_line(data, pos, end) if by_line else skip_space(data, pos, end)
+                is_token = not (after_word and data[pos] == 32 and stop == pos + 1)
                 after_word = False
                 if is_token:
                     ends_sentence, has_mark = has_mark, False
@@ -631,7 +631,7 @@ def _find(
                 break
             else:
                 token, is_token, after_word = tokens[word], True, True
-                stop = at + starts[token + 1] - starts[token]
+                stop = pos + starts[token + 1] - starts[token]
                 word += 1
                 if kinds[token] & SENTENCE_END:
                     has_mark = True
@@ -642,7 +642,7 @@ def _find(
                 num += 1
             if is_token:
                 token_end = stop
-            at = stop
+            pos = stop
         edges[num] = end - begin
         num += 1
         bounds[row + 1] = num

@@ -53,25 +53,25 @@ def _measure(offsets: Int64s, data: Bytes, kinds: Bytes, encoded: Bytes) -> Floa
     num_docs = len(offsets) - 1
     measured = np.full((len(MEASURES), num_docs), np.nan)
     for row in range(num_docs):
-        at, end = offsets[row], offsets[row + 1]
+        pos, end = offsets[row], offsets[row + 1]
         chars, alnum, alpha, tokens, previous = 0, 0, 0, 1, 0
         lines, line, longest, total = 0, 0, 0, 0
         filled, tables, digits, first, last, shares = 0, 0, 0, 0, 0, 0.0
         base64, hexes, pairs, escapes, escape, encodings = 0, 0, 0, 0, np.int64(-9), 0
-        while at <= end:
+        while pos <= end:
             broken = 0
-            if at < end:
-                byte = data[at]
-                kind = kinds[byte] if byte < 0x80 else kinds[code_point(data, at)]
-                broken = line_break_width(data, at, end) if kind & _SPACE else 0
-            if broken or (at == end and line):
+            if pos < end:
+                byte = data[pos]
+                kind = kinds[byte] if byte < 0x80 else kinds[code_point(data, pos)]
+                broken = line_break_width(data, pos, end) if kind & _SPACE else 0
+            if broken or (pos == end and line):
                 lines, longest, total = lines + 1, max(longest, line), total + line
                 if first:
                     filled += 1
                     tables += np.int64(first == 124 and last == 124)
                     shares += digits / line
                 line, digits, first, last = 0, 0, 0, 0
-            if at == end:
+            if pos == end:
                 break
             # whitespace, part of a word, other
             current = 0 if kind & _SPACE else 1 if kind & _ALNUM or byte == 95 else 2
@@ -91,13 +91,13 @@ def _measure(offsets: Int64s, data: Bytes, kinds: Bytes, encoded: Bytes) -> Floa
             pairs = pairs + np.int64(hexes == 2 and not bits & _OF_DIGITS)
             pairs = pairs if bits & _OF_PAIRS else 0
             hexes = hexes + 1 if bits & _OF_DIGITS else 0
-            if byte == 92 and at + 1 < end and data[at + 1] == 117:
-                escapes = escapes + 1 if at - escape == 6 else 1
-                escape = at
+            if byte == 92 and pos + 1 < end and data[pos + 1] == 117:
+                escapes = escapes + 1 if pos - escape == 6 else 1
+                escape = pos
             encodings |= BASE64 * np.int64(base64 >= _MIN_BASE64)
             encodings |= HEXADECIMAL * np.int64(pairs >= _MIN_PAIRS - 1)
             encodings |= ESCAPES * np.int64(escapes >= _MIN_ESCAPES)
-            at += broken if broken else char_width(byte)
+            pos += broken if broken else char_width(byte)
         measured[0, row], measured[1, row], measured[2, row] = chars, lines, longest
         if chars:
             measured[3, row], measured[4, row] = total / lines, alnum / chars

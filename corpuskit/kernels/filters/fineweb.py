@@ -52,8 +52,8 @@ def count_newlines(offsets: Int64s, data: Bytes) -> Int64s:
     counts = np.zeros(len(offsets) - 1, np.int64)
     for row in range(len(counts)):
         num = 0
-        for at in range(offsets[row], offsets[row + 1]):
-            num += data[at] == 10
+        for pos in range(offsets[row], offsets[row + 1]):
+            num += data[pos] == 10
         counts[row] = num
     return counts
 

@@ -104,9 +104,9 @@ def list_cuts(
     offsets: Int64s, data: Bytes, lines: MeasuredLines, codes: Bytes
 ) -> tuple[Int64s, Int64s, Int64s, Bytes]:
     """Return (n,) rows, starts and ends in bytes of the document, codes of what the rules cut."""
-    room = len(codes) * 2 + 2 * len(offsets)
-    starts, ends = np.empty(room, np.int64), np.empty(room, np.int64)
-    cut_codes, cut_bounds = np.empty(room, np.uint8), np.zeros(len(offsets), np.int64)
+    max_cuts = len(codes) * 2 + 2 * len(offsets)
+    starts, ends = np.empty(max_cuts, np.int64), np.empty(max_cuts, np.int64)
+    cut_codes, cut_bounds = np.empty(max_cuts, np.uint8), np.zeros(len(offsets), np.int64)
     _list_cuts(
         *(offsets, data, lines.bounds, lines.begins, lines.edges, codes),
         *(starts, ends, cut_codes, cut_bounds),
@@ -154,31 +154,31 @@ def _measure(
 ) -> None:
     """Fill the arrays after `bounds`."""
     for row in range(len(offsets) - 1):
-        at, end = offsets[row], offsets[row + 1]
+        pos, end = offsets[row], offsets[row + 1]
         for line in range(bounds[row], bounds[row + 1]):
-            start, chars, upper, digits, words, in_word = at, 0, 0, 0, 0, 0
-            while at < end and data[at] != 10:
-                if data[at] < 0x80:
-                    kind, width = np.int64(kinds[data[at]]), 1
+            start, chars, upper, digits, words, in_word = pos, 0, 0, 0, 0, 0
+            while pos < end and data[pos] != 10:
+                if data[pos] < 0x80:
+                    kind, width = np.int64(kinds[data[pos]]), 1
                 else:
-                    kind, width = np.int64(kinds[code_point(data, at)]), char_width(data[at])
+                    kind, width = np.int64(kinds[code_point(data, pos)]), char_width(data[pos])
                 chars += 1
                 upper += kind & _UPPER
                 digits += kind >> 1 & 1
                 solid = 1 - (kind >> 2 & 1)
                 words += solid & (1 - in_word)
                 in_word = solid
-                at += width
-            begins[line], edges[0, line], edges[1, line] = start, start, at
+                pos += width
+            begins[line], edges[0, line], edges[1, line] = start, start, pos
             counts[0, line], counts[1, line] = chars, upper
             counts[2, line], counts[3, line] = digits, words
             gate = 0
-            if digits > 0 and words > 1 and _ends_as_counter(data, start, at):
+            if digits > 0 and words > 1 and _ends_as_counter(data, start, pos):
                 gate = MAY_COUNT
-            if words <= max_phrase_words and _may_hold_phrase(data, start, at):
+            if words <= max_phrase_words and _may_hold_phrase(data, start, pos):
                 gate |= MAY_HOLD_PHRASE
             gates[line] = gate
-            at += 1
+            pos += 1
 
 
 @kernel
@@ -195,12 +195,12 @@ def _ends_as_counter(data: Bytes, start: int, end: int) -> bool:
 
 
 @kernel
-def _stands(data: Bytes, start: int, at: int, end: int, word: Bytes) -> bool:
-    """Return whether a word of lower-case ASCII, in any case, begins at `at` within a line."""
-    if at < start or at + len(word) > end:
+def _word_at(data: Bytes, start: int, pos: int, end: int, word: Bytes) -> bool:
+    """Return whether a word of lower-case ASCII, in any case, begins at `pos` within a line."""
+    if pos < start or pos + len(word) > end:
         return False
     equal = 0
-    while equal < len(word) and data[at + equal] | 32 == word[equal]:
+    while equal < len(word) and data[pos + equal] | 32 == word[equal]:
         equal += 1
     return equal == len(word)
 
@@ -211,13 +211,13 @@ def _may_hold_phrase(data: Bytes, start: int, end: int) -> bool:
 
     Letters for which regular expressions know other spellings (i, s, k) are not looked at.
     """
-    for at in range(start, end):
-        byte = data[at]
-        if byte == 45 and _stands(data, start, at - 2, end, _GN):
+    for pos in range(start, end):
+        byte = data[pos]
+        if byte == 45 and _word_at(data, start, pos - 2, end, _GN):
             return True
-        if byte | 32 == 116 and _stands(data, start, at - 3, end, _CART):
+        if byte | 32 == 116 and _word_at(data, start, pos - 3, end, _CART):
             return True
-        if byte == 32 and _stands(data, start, at - 3, end, _READ_MORE):
+        if byte == 32 and _word_at(data, start, pos - 3, end, _READ_MORE):
             return True
     return False
 

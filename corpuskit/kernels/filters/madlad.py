@@ -91,26 +91,26 @@ def _is_mark(byte: int) -> bool:
 @kernel
 def _split(offsets: Int64s, data: Bytes) -> tuple[Int64s, Int64s, Int64s]:
     """O(B); allocates 16 bytes for each sentence mark."""
-    room = len(offsets) + 1
-    for at in range(offsets[0], offsets[-1]):
-        room += _is_mark(data[at])
-    bounds, ends = np.empty(room, np.int64), np.empty(room, np.int64)
+    max_sentences = len(offsets) + 1
+    for pos in range(offsets[0], offsets[-1]):
+        max_sentences += _is_mark(data[pos])
+    bounds, ends = np.empty(max_sentences, np.int64), np.empty(max_sentences, np.int64)
     docs = np.zeros(len(offsets), np.int64)
     num = 0
     for row in range(len(offsets) - 1):
-        start, at, end = offsets[row], offsets[row], offsets[row + 1]
+        start, pos, end = offsets[row], offsets[row], offsets[row + 1]
         while start < end:
-            while at < end and not _is_mark(data[at]):
-                at += 1
-            marks = at
-            while at < end and _is_mark(data[at]):
-                at += 1
-            stop = skip_space(data, at, end)
-            if (stop > at and marks < at) or at == end:
-                bounds[num], ends[num] = start, marks if stop > at else end
+            while pos < end and not _is_mark(data[pos]):
+                pos += 1
+            marks = pos
+            while pos < end and _is_mark(data[pos]):
+                pos += 1
+            stop = skip_space(data, pos, end)
+            if (stop > pos and marks < pos) or pos == end:
+                bounds[num], ends[num] = start, marks if stop > pos else end
                 num += 1
                 start = stop
-            at = stop
+            pos = stop
         docs[row + 1] = num
     bounds[num] = offsets[-1]
     return bounds[: num + 1], ends[:num], docs
@@ -126,12 +126,12 @@ def _lists(
     for piece in range(len(flagged)):
         words, upper = 0, 0
         for word in range(offsets[piece], offsets[piece + 1]):
-            at, end = starts[tokens[word]], starts[tokens[word] + 1]
-            first = kinds[code_point(spelt, at)]
-            while at < end and not kinds[code_point(spelt, at)] & _ALNUM:
-                at += char_width(spelt[at])
-            words += at < end
-            upper += at < end and first & _UPPER != 0
+            pos, end = starts[tokens[word]], starts[tokens[word] + 1]
+            first = kinds[code_point(spelt, pos)]
+            while pos < end and not kinds[code_point(spelt, pos)] & _ALNUM:
+                pos += char_width(spelt[pos])
+            words += pos < end
+            upper += pos < end and first & _UPPER != 0
         flagged[piece] = words >= min_words and upper > words * ratio
     return flagged
 
@@ -140,20 +140,20 @@ def _lists(
 def _cursed(
     bounds: Int64s, ends: Int64s, data: Bytes, offsets: Int64s, spelt: Bytes, pairs: Bytes
 ) -> Bytes:
-    """O(B): few places begin with two bytes with which an entry begins."""
+    """O(B): at few positions are two bytes with which an entry begins."""
     flagged = np.zeros(len(ends), np.uint8)
     for piece in range(len(flagged)):
         end = ends[piece]
-        for at in range(bounds[piece], end):
-            pair = np.int64(data[at]) << 8 | (data[at + 1] if at + 1 < end else 0)
-            matches = pairs[pair] & _ENTRY and _holds(data, at, end, offsets, spelt)
+        for pos in range(bounds[piece], end):
+            pair = np.int64(data[pos]) << 8 | (data[pos + 1] if pos + 1 < end else 0)
+            matches = pairs[pair] & _ENTRY and _entry_at(data, pos, end, offsets, spelt)
             if not matches and pairs[pair] & _SPACED:
-                if data[at] == 44:
-                    matches = _repeats(data, at + 1, end, 4, 2, True)
+                if data[pos] == 44:
+                    matches = _repeats(data, pos + 1, end, 4, 2, True)
                 else:
-                    matches = _repeats(data, at, end, 9, 1, False)
-                    matches = matches or _repeats(data, at, end, 9, 3, False)
-                    matches = matches or _repeats(data, at, end, 9, 4, False)
+                    matches = _repeats(data, pos, end, 9, 1, False)
+                    matches = matches or _repeats(data, pos, end, 9, 3, False)
+                    matches = matches or _repeats(data, pos, end, 9, 4, False)
             if matches:
                 flagged[piece] = 1
                 break
@@ -161,11 +161,11 @@ def _cursed(
 
 
 @kernel
-def _holds(data: Bytes, at: int, end: int, offsets: Int64s, spelt: Bytes) -> bool:
-    """Return whether an entry is at `at`."""
+def _entry_at(data: Bytes, pos: int, end: int, offsets: Int64s, spelt: Bytes) -> bool:
+    """Return whether an entry is at `pos`."""
     for number in range(len(offsets) - 1):
-        place, size, equal = offsets[number], offsets[number + 1] - offsets[number], 0
-        while equal < size and at + equal < end and data[at + equal] == spelt[place + equal]:
+        first, size, equal = offsets[number], offsets[number + 1] - offsets[number], 0
+        while equal < size and pos + equal < end and data[pos + equal] == spelt[first + equal]:
             equal += 1
         if equal == size:
             return True
@@ -173,21 +173,21 @@ def _holds(data: Bytes, at: int, end: int, offsets: Int64s, spelt: Bytes) -> boo
 
 
 @kernel
-def _repeats(data: Bytes, at: int, end: int, times: int, chars: int, has_comma: bool) -> bool:
-    """Return whether the text at `at` repeats a space and `chars` characters `times` times.
+def _repeats(data: Bytes, pos: int, end: int, times: int, chars: int, has_comma: bool) -> bool:
+    """Return whether the text at `pos` repeats a space and `chars` characters `times` times.
 
     A single character is no space, others are no newlines; with `has_comma`, one or two follow.
     """
     for _ in range(times):
-        if at >= end or data[at] != 32:
+        if pos >= end or data[pos] != 32:
             return False
-        at += 1
+        pos += 1
         for _ in range(chars):
-            if at >= end or data[at] == (32 if chars == 1 else 10):
+            if pos >= end or data[pos] == (32 if chars == 1 else 10):
                 return False
-            at += char_width(data[at])
+            pos += char_width(data[pos])
         if has_comma:
-            if at >= end or data[at] != 44:
+            if pos >= end or data[pos] != 44:
                 return False
-            at += 2 if at + 1 < end and data[at + 1] == 44 else 1
+            pos += 2 if pos + 1 < end and data[pos + 1] == 44 else 1
     return True

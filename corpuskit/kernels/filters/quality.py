@@ -128,59 +128,59 @@ def _measure_spaced(
     measured = np.empty((len(MEASURES), num_docs))
     last_row = np.full(len(starts) - 1, -1, np.int64)
     for row in range(num_docs):
-        at, end = offsets[row], offsets[row + 1]
+        pos, end = offsets[row], offsets[row + 1]
         words, solid, length, alpha, stops = 0, 0, 0, 0, 0
         hashes, dots, lines, bullets, trailing = 0, 0, 0, 0, 0
-        line = first = last = at  # the line, and where its words begin and end
-        while at < end:
-            kind = np.int64(byte_kinds[data[at]])
+        line = first = last = pos  # the line, and where its words begin and end
+        while pos < end:
+            kind = np.int64(byte_kinds[data[pos]])
             gap = kind & _GAP
             if kind & _WIDE:
-                gap = wide_space_width(data, at)
+                gap = wide_space_width(data, pos)
             if gap:
-                width = line_break_width(data, at, end) if kind & _BREAK else 0
+                width = line_break_width(data, pos, end) if kind & _BREAK else 0
                 if width > 0:
                     bullet, trail = _line(data, first, last)
                     lines, bullets, trailing = lines + 1, bullets + bullet, trailing + trail
-                    at += width
-                    line = first = last = at
+                    pos += width
+                    line = first = last = pos
                 else:
-                    at += 1 if kind & _GAP else gap
+                    pos += 1 if kind & _GAP else gap
                 continue
-            start, kinds, tails = at, 0, 0
-            while at < end:
-                if at + 8 <= len(data):  # letters at once: where a word ends is hard to predict
-                    letters = _count_letters(load64(data, at))
+            start, kinds, tails = pos, 0, 0
+            while pos < end:
+                if pos + 8 <= len(data):  # letters at once: where a word ends is hard to predict
+                    letters = _count_letters(load64(data, pos))
                     if letters > 0:
                         kinds |= SOLID | ALPHA
-                        at = min(at + letters, end)
+                        pos = min(pos + letters, end)
                         continue
-                kind = np.int64(byte_kinds[data[at]])
+                kind = np.int64(byte_kinds[data[pos]])
                 kinds |= kind
                 if kind & _STOPS == 0:
-                    at += 1
+                    pos += 1
                 elif kind & _BEYOND:
                     if kind & _WIDE:
-                        if wide_space_width(data, at) > 0:
+                        if wide_space_width(data, pos) > 0:
                             break
-                        dots += data[at] == 0xE2 and _is_ellipsis(data, at)
-                    code, width = code_point(data, at), char_width(data[at])
+                        dots += data[pos] == 0xE2 and _is_ellipsis(data, pos)
+                    code, width = code_point(data, pos), char_width(data[pos])
                     kinds |= np.int64(char_kinds[code]) if code < len(char_kinds) else SOLID
                     tails += width - 1
-                    at += width
+                    pos += width
                 elif kind & _GAP:
                     break
-                elif data[at] == 35:
+                elif data[pos] == 35:
                     hashes += 1
-                    at += 1
-                elif at + 3 <= end and _is_dots(data, at):
+                    pos += 1
+                elif pos + 3 <= end and _is_dots(data, pos):
                     dots += 1
-                    at += 3
+                    pos += 3
                 else:
-                    at += 1
+                    pos += 1
             if first == last:
                 first = start
-            last, size = at, at - start
+            last, size = pos, pos - start
             is_solid = np.int64(kinds & SOLID != 0)
             words += 1
             solid += is_solid
@@ -191,7 +191,7 @@ def _measure_spaced(
                 continue
             for mark in range(firsts[lead], firsts[lead + 1]):
                 if starts[mark + 1] - starts[mark] == size and same_bytes(
-                    spelt, starts[mark], data, start, at
+                    spelt, starts[mark], data, start, pos
                 ):
                     stops += last_row[mark] != row
                     last_row[mark] = row
@@ -258,13 +258,13 @@ def _measure(
 
 
 @kernel
-def _is_dots(data: Bytes, at: int) -> bool:
-    return bool(data[at] == 46 and data[at + 1] == 46 and data[at + 2] == 46)
+def _is_dots(data: Bytes, pos: int) -> bool:
+    return bool(data[pos] == 46 and data[pos + 1] == 46 and data[pos + 2] == 46)
 
 
 @kernel
-def _is_ellipsis(data: Bytes, at: int) -> bool:
-    return bool(data[at] == 0xE2 and data[at + 1] == 0x80 and data[at + 2] == 0xA6)
+def _is_ellipsis(data: Bytes, pos: int) -> bool:
+    return bool(data[pos] == 0xE2 and data[pos + 1] == 0x80 and data[pos + 2] == 0xA6)
 
 
 @kernel
@@ -285,25 +285,25 @@ def _line(data: Bytes, start: int, end: int) -> tuple[int, int]:
 def _lines(data: Bytes, begin: int, end: int, byte_kinds: Bytes) -> tuple[int, int, int, int, int]:
     """Count hashes, ellipses, lines, lines that begin with a bullet, that end in an ellipsis."""
     hashes, dots, lines, bullets, trailing = 0, 0, 0, 0, 0
-    line = at = begin
-    while at < end:
-        if byte_kinds[data[at]] == 0:
-            at += 1
+    line = pos = begin
+    while pos < end:
+        if byte_kinds[data[pos]] == 0:
+            pos += 1
             continue
-        width = line_break_width(data, at, end)
+        width = line_break_width(data, pos, end)
         if width > 0:
-            bullet, trail = _line(data, line, at)
+            bullet, trail = _line(data, line, pos)
             lines, bullets, trailing = lines + 1, bullets + bullet, trailing + trail
-            at += width
-            line = at
-        elif data[at] == 35:
+            pos += width
+            line = pos
+        elif data[pos] == 35:
             hashes += 1
-            at += 1
-        elif at + 3 <= end and (_is_dots(data, at) or _is_ellipsis(data, at)):
+            pos += 1
+        elif pos + 3 <= end and (_is_dots(data, pos) or _is_ellipsis(data, pos)):
             dots += 1
-            at += 3
+            pos += 3
         else:
-            at += 1
+            pos += 1
     if line < end:
         bullet, trail = _line(data, line, end)
         lines, bullets, trailing = lines + 1, bullets + bullet, trailing + trail
@@ -411,8 +411,8 @@ def _median(counts: Int64s, longest: int, num: int) -> float:
 
 @kernel
 def _has_symbol(data: Bytes, start: int, end: int) -> int:
-    for at in range(start, end):
-        if data[at] == 35 or _is_ellipsis(data, at):
+    for pos in range(start, end):
+        if data[pos] == 35 or _is_ellipsis(data, pos):
             return 1
     return 0
 
@@ -421,17 +421,17 @@ def _has_symbol(data: Bytes, start: int, end: int) -> int:
 def _dolma_lines(data: Bytes, begin: int, end: int) -> tuple[int, int, int]:
     """Count lines, those that begin with a bullet, that end in an ellipsis."""
     lines, bullets, trailing = 0, 0, 0
-    start = at = begin
+    start = pos = begin
     while True:
-        if at == end or data[at] == 10:
+        if pos == end or data[pos] == 10:
             lines += 1
-            if start < at:
+            if start < pos:
                 bullets += np.int64(data[start] == 42 or data[start] == 45)
-                trailing += np.int64(at - 3 >= start and _is_ellipsis(data, at - 3))
-            start = at + 1
-        if at == end:
+                trailing += np.int64(pos - 3 >= start and _is_ellipsis(data, pos - 3))
+            start = pos + 1
+        if pos == end:
             break
-        at += 1
+        pos += 1
     return lines, bullets, trailing
 
 
@@ -469,17 +469,17 @@ def _dclm(
 def _is_stop(data: Bytes, start: int, end: int, stop_offsets: Int64s, stop_data: Bytes) -> int:
     """Return 1 if the word in lower case is a stop word, else 0."""
     for number in range(len(stop_offsets) - 1):
-        at, stop = start, stop_offsets[number]
-        while at < end and stop < stop_offsets[number + 1]:
-            byte = data[at]
-            if byte == 0xE2 and data[at + 1] == 0x84 and data[at + 2] == 0xAA:
-                at, byte = at + 2, np.uint8(107)
+        pos, stop = start, stop_offsets[number]
+        while pos < end and stop < stop_offsets[number + 1]:
+            byte = data[pos]
+            if byte == 0xE2 and data[pos + 1] == 0x84 and data[pos + 2] == 0xAA:
+                pos, byte = pos + 2, np.uint8(107)
             elif 65 <= byte <= 90:
                 byte = np.uint8(byte + 32)
             if byte != stop_data[stop]:
                 break
-            at, stop = at + 1, stop + 1
-        if at == end and stop == stop_offsets[number + 1]:
+            pos, stop = pos + 1, stop + 1
+        if pos == end and stop == stop_offsets[number + 1]:
             return 1
     return 0
 
@@ -488,38 +488,38 @@ def _is_stop(data: Bytes, start: int, end: int, stop_offsets: Int64s, stop_data:
 def count_tokens(data: Bytes, begin: int, end: int, alnum: Bytes) -> int:
     """Count runs between ASCII spaces and zeros that begin with a letter or digit."""
     tokens, inside = 0, False
-    for at in range(begin, end):
-        byte = data[at]
+    for pos in range(begin, end):
+        byte = data[pos]
         if byte == 32 or 9 <= byte <= 13 or byte == 0:
             inside = False
         elif not inside:
             inside = True
-            tokens += np.int64(alnum[code_point(data, at)] != 0)
+            tokens += np.int64(alnum[code_point(data, pos)] != 0)
     return tokens
 
 
 @kernel
-def _is_spaced_dots(data: Bytes, at: int, gap: int) -> bool:
+def _is_spaced_dots(data: Bytes, pos: int, gap: int) -> bool:
     """Return whether three dots begin here, `gap` spaces between them."""
     for step in range(3):
-        if data[at + step * (gap + 1)] != 46:
+        if data[pos + step * (gap + 1)] != 46:
             return False
-    return gap == 0 or bool(data[at + 1] == 32 and data[at + 3] == 32)
+    return gap == 0 or bool(data[pos + 1] == 32 and data[pos + 3] == 32)
 
 
 @kernel
 def _count_symbols(data: Bytes, begin: int, end: int) -> int:
     """Count hashes and ellipses of three kinds, each kind apart as str.count does."""
     symbols, dots, spaced = 0, begin, begin
-    for at in range(begin, end):
-        if data[at] == 35:
+    for pos in range(begin, end):
+        if data[pos] == 35:
             symbols += 1
-        elif data[at] == 46:
-            if at >= dots and at + 3 <= end and _is_spaced_dots(data, at, 0):
-                symbols, dots = symbols + 1, at + 3
-            if at >= spaced and at + 5 <= end and _is_spaced_dots(data, at, 1):
-                symbols, spaced = symbols + 1, at + 5
-        elif data[at] == 0xE2 and _is_ellipsis(data, at):
+        elif data[pos] == 46:
+            if pos >= dots and pos + 3 <= end and _is_spaced_dots(data, pos, 0):
+                symbols, dots = symbols + 1, pos + 3
+            if pos >= spaced and pos + 5 <= end and _is_spaced_dots(data, pos, 1):
+                symbols, spaced = symbols + 1, pos + 5
+        elif data[pos] == 0xE2 and _is_ellipsis(data, pos):
             symbols += 1
     return symbols
 
@@ -528,11 +528,11 @@ def _count_symbols(data: Bytes, begin: int, end: int) -> int:
 def _dclm_lines(data: Bytes, begin: int, end: int) -> tuple[int, int, int]:
     """Count lines that are not blank, those that begin with a bullet, that end in an ellipsis."""
     lines, bullets, trailing = 0, 0, 0
-    start = at = begin
-    while at <= end:
-        if at == end or data[at] == 10:
-            low = skip_space(data, start, at)
-            high = skip_space_back(data, low, at)
+    start = pos = begin
+    while pos <= end:
+        if pos == end or data[pos] == 10:
+            low = skip_space(data, start, pos)
+            high = skip_space_back(data, low, pos)
             if low < high:
                 lines += 1
                 bullets += _is_bullet(data, low)
@@ -541,17 +541,17 @@ def _dclm_lines(data: Bytes, begin: int, end: int) -> tuple[int, int, int]:
                     or (high - 5 >= low and _is_spaced_dots(data, high - 5, 1))
                     or (high - 3 >= low and _is_ellipsis(data, high - 3))
                 )
-            start = at + 1
-        at += 1
+            start = pos + 1
+        pos += 1
     return lines, bullets, trailing
 
 
 @kernel
-def _is_bullet(data: Bytes, at: int) -> int:
+def _is_bullet(data: Bytes, pos: int) -> int:
     """Return 1 for * - U+2022 U+25CF, else 0."""
-    if data[at] == 42 or data[at] == 45:
+    if data[pos] == 42 or data[pos] == 45:
         return 1
-    if data[at] != 0xE2:
+    if data[pos] != 0xE2:
         return 0
-    second, third = data[at + 1], data[at + 2]
+    second, third = data[pos + 1], data[pos + 2]
     return int((second == 0x80 and third == 0xA2) or (second == 0x97 and third == 0x8F))

@@ -90,7 +90,7 @@ def _repetition(
     max_words = 0
     for row in range(len(offsets) - 1):
         max_words = max(max_words, word_offsets[row + 1] - word_offsets[row])
-    edges, places = np.empty(max_words + 1, np.int64), np.empty(max_words + 1, np.int64)
+    edges, positions = np.empty(max_words + 1, np.int64), np.empty(max_words + 1, np.int64)
     keys, single, power = (
         np.empty(max_words, np.uint64),
         np.empty(max_words, np.uint64),
@@ -107,19 +107,19 @@ def _repetition(
         measures[0] = begin == end
         if begin < end:
             num_chars = count_chars(data, begin, end)
-            if not _blocks(data, begin, end, num_chars, bounds, measures):
+            if not _measure_blocks(data, begin, end, num_chars, bounds, measures):
                 first, num = word_offsets[row], word_offsets[row + 1] - word_offsets[row]
-                for at in range(num):
-                    token = tokens[first + at]
-                    edges[at + 1] = edges[at] + chars[token]
-                    single[at] = hashes[token]
-                if not _tops(
-                    num, num_chars, edges, single, keys, places, slots, table, bounds, measures
+                for word in range(num):
+                    token = tokens[first + word]
+                    edges[word + 1] = edges[word] + chars[token]
+                    single[word] = hashes[token]
+                if not _measure_tops(
+                    num, num_chars, edges, single, keys, positions, slots, table, bounds, measures
                 ):
-                    for at in range(num):
-                        power[at] = powers[tokens[first + at]]
-                    _dups(
-                        num, num_chars, edges, single, power, keys, places, slots, table, bounds,
+                    for word in range(num):
+                        power[word] = powers[tokens[first + word]]
+                    _measure_dups(
+                        num, num_chars, edges, single, power, keys, positions, slots, table, bounds,
                         measures,
                     )  # fmt: skip
         for rule in range(len(measures)):
@@ -132,43 +132,43 @@ def _repetition(
 
 
 @kernel
-def _longest_run(mask: Bools, place: int) -> int:
-    """Return the longest run to measure, of the measures from `place` on."""
+def _longest_run(mask: Bools, first: int) -> int:
+    """Return the longest run to measure, of the measures from `first` on."""
     last = 0
     for n in range(1, LONGEST + 1):
-        if mask[place + n - 1]:
+        if mask[first + n - 1]:
             last = n
     return last
 
 
 @kernel
-def _blocks(
+def _measure_blocks(
     data: Bytes, begin: int, end: int, num_chars: int, bounds: _StopRules, measures: Float64s
 ) -> bool:
     """Measure paragraphs and lines; return whether a broken limit ends the search."""
-    places = find_newlines(data, begin, end)
-    table = np.empty(2 << table_bits(len(places)), np.uint64)
+    newlines = find_newlines(data, begin, end)
+    table = np.empty(2 << table_bits(len(newlines)), np.uint64)
     for kind in range(2):
-        place = _PARAGRAPHS if kind == 0 else _LINES
-        if not (bounds.mask[place] or bounds.mask[place + 1]):
+        measure = _PARAGRAPHS if kind == 0 else _LINES
+        if not (bounds.mask[measure] or bounds.mask[measure + 1]):
             continue
         start, stop = begin, end
         if kind == 0:
             start = skip_space(data, begin, end)
             stop = skip_space_back(data, start, end)
-        num, dup, dup_chars = repeated_blocks(data, start, stop, places, 2 - kind, table)
-        measures[place] = dup / num
-        measures[place + 1] = dup_chars / num_chars
+        num, dup, dup_chars = repeated_blocks(data, start, stop, newlines, 2 - kind, table)
+        measures[measure] = dup / num
+        measures[measure + 1] = dup_chars / num_chars
         limits = bounds.limits
-        broken = measures[place] > limits[place] or measures[place + 1] > limits[place + 1]
+        broken = measures[measure] > limits[measure] or measures[measure + 1] > limits[measure + 1]
         if broken and bounds.stops:
             return True
     return False
 
 
 @kernel
-def _tops(
-    num: int, num_chars: int, edges: Int64s, single: Uint64s, keys: Uint64s, places: Int64s,
+def _measure_tops(
+    num: int, num_chars: int, edges: Int64s, single: Uint64s, keys: Uint64s, positions: Int64s,
     slots: Bytes, table: Uint64s, bounds: _StopRules, measures: Float64s
 ) -> bool:  # fmt: skip
     """Measure the most frequent run of each length; return whether a broken limit ends the search.
@@ -177,17 +177,17 @@ def _tops(
         num, num_chars: the words, and the characters of the text.
         edges: (W + 1,) characters of the words before each.
         single, power: (W,) their hashes and powers.
-        keys, places, slots, table: scratch, see `find_twins`.
+        keys, positions, slots, table: scratch, see `find_twins`.
         bounds, measures: as in the caller.
     """
     bits = table_bits(8 * num)
-    for at in range(num):
-        keys[at] = single[at]
+    for pos in range(num):
+        keys[pos] = single[pos]
     for n in range(1, min(_longest_run(bounds.mask, _TOP), num) + 1):
         runs = num - n + 1
         if n > 1:
-            for at in range(runs):
-                keys[at] = keys[at] * _STEP + single[at + n - 1]
+            for pos in range(runs):
+                keys[pos] = keys[pos] * _STEP + single[pos + n - 1]
         if not bounds.mask[_TOP + n - 1]:
             continue
         limit = bounds.limits[_TOP + n - 1]
@@ -195,14 +195,14 @@ def _tops(
         if bounds.stops:
             # No run is longer times more frequent than this: mostly that settles it.
             max_chars = 0
-            for at in range(runs):
-                slot = slots[slot_of(keys[at], bits)]
-                max_chars = max(max_chars, (edges[at + n] - edges[at] + n - 1) * slot)
+            for pos in range(runs):
+                slot = slots[slot_of(keys[pos], bits)]
+                max_chars = max(max_chars, (edges[pos + n] - edges[pos] + n - 1) * slot)
                 max_chars = max(max_chars, num_chars * (num + 1) * 2 * (slot == FULL))
             if not max_chars / num_chars > limit:
                 continue
-        twins = find_twins(keys, runs, slots, bits, places)
-        first, count = _most_frequent(keys, places, twins, table)
+        twins = find_twins(keys, runs, slots, bits, positions)
+        first, count = _most_frequent(keys, positions, twins, table)
         chars = (edges[first + n] - edges[first] + n - 1) * count
         measures[_TOP + n - 1] = chars / num_chars
         if measures[_TOP + n - 1] > limit and bounds.stops:
@@ -211,24 +211,24 @@ def _tops(
 
 
 @kernel
-def _most_frequent(keys: Uint64s, places: Int64s, num: int, table: Uint64s) -> tuple[int, int]:
+def _most_frequent(keys: Uint64s, positions: Int64s, num: int, table: Uint64s) -> tuple[int, int]:
     """Return where the most frequent of some keys is first, and how often; else the first key.
 
     Among equally frequent ones it is the one met first. O(num).
     """
     bits = table_bits(num) + 1
     mask = np.uint64((1 << bits) - 1)
-    for place in range(3 << bits):
-        table[place] = 0
+    for index in range(3 << bits):
+        table[index] = 0
     best, best_count = np.uint64(0), np.uint64(1)
     for number in range(num):
-        at = places[number]
-        key = keys[at]
+        pos = positions[number]
+        key = keys[pos]
         slot = slot_of(key, bits)
         while True:
             entry = np.uint64(3) * slot
             if table[entry + np.uint64(1)] == 0:
-                table[entry], table[entry + np.uint64(2)] = key, np.uint64(at)
+                table[entry], table[entry + np.uint64(2)] = key, np.uint64(pos)
             if table[entry] == key:
                 break
             slot = (slot + np.uint64(1)) & mask
@@ -243,22 +243,22 @@ def _most_frequent(keys: Uint64s, places: Int64s, num: int, table: Uint64s) -> t
 @kernel
 def _appended(keys: Uint64s, num: int, power: Uint64s, single: Uint64s, n: int) -> None:
     """Make hashes of runs of n - 1 words, written together, hashes of runs of n."""
-    for at in range(num):
-        keys[at] = folded(product(keys[at], power[at + n - 1]) + single[at + n - 1])
+    for pos in range(num):
+        keys[pos] = folded(product(keys[pos], power[pos + n - 1]) + single[pos + n - 1])
 
 
 @kernel
-def _dups(
+def _measure_dups(
     num: int, num_chars: int, edges: Int64s, single: Uint64s, power: Uint64s, keys: Uint64s,
-    places: Int64s, slots: Bytes, table: Uint64s, bounds: _StopRules, measures: Float64s
+    positions: Int64s, slots: Bytes, table: Uint64s, bounds: _StopRules, measures: Float64s
 ) -> None:  # fmt: skip
     """Measure repeated runs of each length, to the first broken limit if that ends the search.
 
     Args: as in _tops.
     """
     bits = table_bits(8 * num)
-    for at in range(num):
-        keys[at] = single[at]
+    for pos in range(num):
+        keys[pos] = single[pos]
     for n in range(1, _longest_run(bounds.mask, _DUP) + 1):
         runs = max(num - n + 1, 0)
         if n > 1:
@@ -266,8 +266,8 @@ def _dups(
         if not bounds.mask[_DUP + n - 1]:
             continue
         count_slots(keys, runs, slots, bits)
-        twins = find_twins(keys, runs, slots, bits, places)
-        chars = _repeated_runs(keys, places, twins, n, edges, table)
+        twins = find_twins(keys, runs, slots, bits, positions)
+        chars = _repeated_runs(keys, positions, twins, n, edges, table)
         measures[_DUP + n - 1] = chars / num_chars
         if measures[_DUP + n - 1] > bounds.limits[_DUP + n - 1] and bounds.stops:
             return
@@ -275,25 +275,25 @@ def _dups(
 
 @kernel
 def _repeated_runs(
-    keys: Uint64s, places: Int64s, num: int, n: int, edges: Int64s, table: Uint64s
+    keys: Uint64s, positions: Int64s, num: int, n: int, edges: Int64s, table: Uint64s
 ) -> int:
     """Return the characters of runs met before, continuing after each that was. O(num)."""
     bits = table_bits(num) + 1
     mask = np.uint64((1 << bits) - 1)
-    for place in range(1 << bits):
-        table[place] = 0
+    for index in range(1 << bits):
+        table[index] = 0
     chars, covered = 0, 0
     for number in range(num):
-        at = places[number]
-        if at < covered:
+        pos = positions[number]
+        if pos < covered:
             continue
-        key = keys[at] + np.uint64(1)
+        key = keys[pos] + np.uint64(1)
         slot = slot_of(key, bits)
         while table[slot] != 0 and table[slot] != key:
             slot = (slot + np.uint64(1)) & mask
         if table[slot] == key:
-            chars += edges[at + n] - edges[at]
-            covered = at + n
+            chars += edges[pos + n] - edges[pos]
+            covered = pos + n
         table[slot] = key
     return chars
 
@@ -306,13 +306,13 @@ _SEED = np.uint64(0)
 
 @kernel
 def repeated_blocks(
-    data: Bytes, begin: int, end: int, places: Int64s, newlines: int, table: Uint64s
+    data: Bytes, begin: int, end: int, positions: Int64s, newlines: int, table: Uint64s
 ) -> tuple[int, int, int]:
     """Return the blocks between runs of newlines, those met before, and their characters. O(B).
 
     Args:
         data, begin, end: the text.
-        places: where newlines are, and one more value.
+        positions: where newlines are, and one more value.
         newlines: 1 or 2, the newlines in a run at least.
         table: scratch, a power of two, more than twice as long as there are blocks.
     """
@@ -320,34 +320,34 @@ def repeated_blocks(
     for slot in range(len(table)):
         table[slot] = 0
     num, dup, dup_chars = 0, 0, 0
-    start, next_place, last = begin, 0, len(places) - 1
-    while next_place < last and places[next_place] < begin:
-        next_place += 1
+    start, next_newline, last = begin, 0, len(positions) - 1
+    while next_newline < last and positions[next_newline] < begin:
+        next_newline += 1
     while True:
-        first = next_place
-        at = stop = end
-        while first < last and places[first] < end:
+        first = next_newline
+        stop = next_start = end
+        while first < last and positions[first] < end:
             run_end = first + 1
-            while run_end < last and places[run_end] == places[run_end - 1] + 1:
+            while run_end < last and positions[run_end] == positions[run_end - 1] + 1:
                 run_end += 1
             if run_end - first >= newlines:
-                at = places[first]
-                stop = places[run_end - 1] + 1
-                next_place = run_end
+                stop = positions[first]
+                next_start = positions[run_end - 1] + 1
+                next_newline = run_end
                 break
             first = run_end
         num += 1
-        key = xxh64(data, start, at, _SEED) | np.uint64(1)
+        key = xxh64(data, start, stop, _SEED) | np.uint64(1)
         slot = slot_of(key, bits)
         while table[slot] != 0 and table[slot] != key:
             slot = (slot + np.uint64(1)) & np.uint64(len(table) - 1)
         if table[slot] == key:
             dup += 1
-            dup_chars += count_chars(data, start, at)
+            dup_chars += count_chars(data, start, stop)
         table[slot] = key
-        if at == end:
+        if stop == end:
             break
-        start = stop
+        start = next_start
     return num, dup, dup_chars
 
 
@@ -399,8 +399,8 @@ def _measure_all(
         edges = np.zeros(last - first + 1, np.int64)
         single = np.empty(last - first, np.uint64)
         num = 0
-        for at in range(first, last):
-            token = tokens[at]
+        for word in range(first, last):
+            token = tokens[word]
             if not is_dclm or alnum[code_point(spelt, starts[token])]:
                 single[num] = hashes[token]
                 edges[num + 1] = edges[num] + chars[token]
@@ -408,18 +408,18 @@ def _measure_all(
         measures[0] = 0
         if is_dclm:
             measures[0] = skip_space(data, begin, end) == end
-            _segments(data, begin, end, 2, 0, measures)
-            _segments(data, begin, end, 1, 0, measures)
+            _measure_segments(data, begin, end, 2, 0, measures)
+            _measure_segments(data, begin, end, 1, 0, measures)
         else:
-            _segments(data, begin, end, 0, max(edges[num], 1), measures)
-        _runs(num, edges, single, mask, is_dclm, measures)
+            _measure_segments(data, begin, end, 0, max(edges[num], 1), measures)
+        _measure_runs(num, edges, single, mask, is_dclm, measures)
         for rule in range(len(MEASURES)):
             measured[rule, row] = measures[rule]
     return measured
 
 
 @kernel
-def _segments(
+def _measure_segments(
     data: Bytes, begin: int, end: int, newlines: int, total_chars: int, measures: Float64s
 ) -> None:
     r"""Measure the copies among segments of a text.
@@ -432,43 +432,43 @@ def _segments(
         measures: gets the two measures of lines or paragraphs.
     """
     max_segments = 1
-    for at in range(begin, end):
-        max_segments += data[at] == 10
+    for pos in range(begin, end):
+        max_segments += data[pos] == 10
     keys, sizes = np.empty(max_segments, np.uint64), np.empty(max_segments, np.int64)
     num, total = 0, 0
-    start = at = begin
+    start = pos = begin
     while start <= end:
-        while at < end and not (
-            data[at] == 10 and (newlines < 2 or (at + 1 < end and data[at + 1] == 10))
+        while pos < end and not (
+            data[pos] == 10 and (newlines < 2 or (pos + 1 < end and data[pos + 1] == 10))
         ):
-            at += 1
-        low, high = start, at
+            pos += 1
+        low, high = start, pos
         if newlines:
-            low = skip_space(data, start, at)
-            high = skip_space_back(data, low, at)
+            low = skip_space(data, start, pos)
+            high = skip_space_back(data, low, pos)
         if newlines == 0 or low < high:
             keys[num] = xxh64(data, low, high, _SEED)
             sizes[num] = count_chars(data, low, high)
             total += sizes[num]
             num += 1
-        if at == end:
+        if pos == end:
             break
-        at += max(newlines, 1)
-        start = at
-    places, copies = np.arange(num), np.empty(num, np.int64)
-    count_copies(keys, places, num, np.empty(4 << table_bits(num), np.uint64), copies)
+        pos += max(newlines, 1)
+        start = pos
+    positions, copies = np.arange(num), np.empty(num, np.int64)
+    count_copies(keys, positions, num, np.empty(4 << table_bits(num), np.uint64), copies)
     dup, chars = 0, 0
     for number in range(num):
         if copies[number] > 1:
             dup += 1
             chars += sizes[number]
-    place = _PARAGRAPHS if newlines == 2 else _LINES
-    measures[place] = dup / max(num, 1)
-    measures[place + 1] = chars / max(total_chars if total_chars else total, 1)
+    measure = _PARAGRAPHS if newlines == 2 else _LINES
+    measures[measure] = dup / max(num, 1)
+    measures[measure + 1] = chars / max(total_chars if total_chars else total, 1)
 
 
 @kernel
-def _runs(
+def _measure_runs(
     num: int, edges: Int64s, single: Uint64s, mask: Bools, is_dclm: bool, measures: Float64s
 ) -> None:
     """Measure runs of each length in `mask`.
@@ -482,33 +482,33 @@ def _runs(
     """
     bits = table_bits(8 * num)
     slots, table = np.empty(1 << bits, np.uint8), np.empty(1, np.uint64)
-    keys, places = np.zeros(num, np.uint64), np.empty(num + 1, np.int64)
+    keys, positions = np.zeros(num, np.uint64), np.empty(num + 1, np.int64)
     for n in range(1, min(LONGEST, num) + 1):
         runs = num - n + 1
-        for at in range(runs):
-            keys[at] = keys[at] * _STEP + single[at + n - 1]
+        for pos in range(runs):
+            keys[pos] = keys[pos] * _STEP + single[pos + n - 1]
         if not (mask[_TOP + n - 1] or mask[_DUP + n - 1]):
             continue
         count_slots(keys, runs, slots, bits)
-        twins = find_twins(keys, runs, slots, bits, places)
+        twins = find_twins(keys, runs, slots, bits, positions)
         table = table_for(table, 4 << table_bits(twins))
         copies = np.empty(twins, np.int64)
-        count_copies(keys, places, twins, table, copies)
-        measures[_TOP + n - 1] = _top_chars(edges, n, places, copies, is_dclm) / edges[num]
+        count_copies(keys, positions, twins, table, copies)
+        measures[_TOP + n - 1] = _top_chars(edges, n, positions, copies, is_dclm) / edges[num]
         if is_dclm:
-            measures[_DUP + n - 1] = _covered(edges, n, places, copies) / edges[num]
+            measures[_DUP + n - 1] = _covered(edges, n, positions, copies) / edges[num]
         else:
             total, chars = 0, 0
-            for at in range(runs):
-                total += edges[at + n] - edges[at]
+            for pos in range(runs):
+                total += edges[pos + n] - edges[pos]
             for number in range(twins):
                 if copies[number] > 1:
-                    chars += edges[places[number] + n] - edges[places[number]]
+                    chars += edges[positions[number] + n] - edges[positions[number]]
             measures[_DUP + n - 1] = chars / total
 
 
 @kernel
-def _top_chars(edges: Int64s, n: int, places: Int64s, copies: Int64s, is_dclm: bool) -> np.int64:
+def _top_chars(edges: Int64s, n: int, positions: Int64s, copies: Int64s, is_dclm: bool) -> np.int64:
     """Return the characters in all copies of the most frequent run.
 
     Where all are different, it is the first (dclm: none); among equally frequent ones as well
@@ -519,21 +519,21 @@ def _top_chars(edges: Int64s, n: int, places: Int64s, copies: Int64s, is_dclm: b
         count = copies[number]
         if count == 1 or count < best_count:
             continue
-        size = edges[places[number] + n] - edges[places[number]]
+        size = edges[positions[number] + n] - edges[positions[number]]
         if count > best_count or (is_dclm and size * count > chars):
             best_count, chars = count, size * count
     return chars
 
 
 @kernel
-def _covered(edges: Int64s, n: int, places: Int64s, copies: Int64s) -> int:
+def _covered(edges: Int64s, n: int, positions: Int64s, copies: Int64s) -> int:
     """Return the characters of words in any run that has a copy; each word counts once."""
     chars, covered = 0, 0
     for number in range(len(copies)):
         if copies[number] > 1:
-            at = max(places[number], covered)
-            covered = places[number] + n
-            chars += edges[covered] - edges[at]
+            first = max(positions[number], covered)
+            covered = positions[number] + n
+            chars += edges[covered] - edges[first]
     return chars
 
 
@@ -552,7 +552,7 @@ _SPREAD = np.uint64(0x9E3779B97F4A7C15)
 
 @kernel
 def table_bits(num: int) -> int:
-    """Return the bits of a table of at least `num` places, and of 16."""
+    """Return the bits of a table of at least `num` slots, and of 16."""
     bits = 4
     while 1 << bits < num:
         bits += 1
@@ -561,49 +561,51 @@ def table_bits(num: int) -> int:
 
 @inline
 def slot_of(key: np.uint64, bits: int) -> np.uint64:
-    """Return the place of a key in a table of 2 ** bits."""
+    """Return the slot of a key in a table of 2 ** bits."""
     return (key * _SPREAD) >> np.uint64(64 - bits)
 
 
 @kernel
 def count_slots(keys: Uint64s, num: int, slots: Bytes, bits: int) -> None:
     """Count the first `num` keys in 2 ** bits slots, to FULL. O(num), nothing to predict."""
-    for place in range(1 << bits):
-        slots[place] = 0
-    for at in range(num):
-        slot = slot_of(keys[at], bits)
+    for index in range(1 << bits):
+        slots[index] = 0
+    for index in range(num):
+        slot = slot_of(keys[index], bits)
         count = slots[slot]
         slots[slot] = count + np.uint8(count < FULL)
 
 
 @kernel
-def find_twins(keys: Uint64s, num: int, slots: Bytes, bits: int, places: Int64s) -> int:
+def find_twins(keys: Uint64s, num: int, slots: Bytes, bits: int, positions: Int64s) -> int:
     """List which keys share their slot, return how many. O(num), nothing to predict.
 
     Args:
         keys, num, slots, bits: as they were counted.
-        places: room for `num + 1`.
+        positions: room for `num + 1`.
     """
     num_twins = np.uint64(0)
-    for at in range(num):
-        places[num_twins] = at
-        num_twins += np.uint64(slots[slot_of(keys[at], bits)] > 1)
+    for index in range(num):
+        positions[num_twins] = index
+        num_twins += np.uint64(slots[slot_of(keys[index], bits)] > 1)
     return int(num_twins)
 
 
 @kernel
 def table_for(table: Uint64s, num: int) -> Uint64s:
-    """Return a table of at least `num` places: this one, if it does."""
+    """Return a table of at least `num` slots: this one if it is as long."""
     return table if len(table) >= num else np.empty(num, np.uint64)
 
 
 @kernel
-def count_copies(keys: Uint64s, places: Int64s, num: int, table: Uint64s, copies: Int64s) -> None:
-    """Fill copies[k] with how often the key of places[k] is among those of all places. O(num).
+def count_copies(
+    keys: Uint64s, positions: Int64s, num: int, table: Uint64s, copies: Int64s
+) -> None:
+    """Fill copies[k] with how often the key of positions[k] is among those of all. O(num).
 
     Args:
-        keys: by place.
-        places, num: those to look at.
+        keys: by position.
+        positions, num: those to look at.
         table: scratch, `4 << table_bits(num)` entries.
         copies: room for `num`.
     """
@@ -613,7 +615,7 @@ def count_copies(keys: Uint64s, places: Int64s, num: int, table: Uint64s, copies
         table[entry] = 0
     for turn in range(2):
         for number in range(num):
-            key = keys[places[number]]
+            key = keys[positions[number]]
             slot = slot_of(key, bits)
             entry = slot + slot
             while table[entry + np.uint64(1)] != 0 and table[entry] != key:

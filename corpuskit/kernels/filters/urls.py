@@ -105,13 +105,13 @@ def find_hosts(offsets: Int64s, data: Bytes) -> tuple[Int64s, Int64s, Bools]:
         end = start
         while end < offsets[row + 1] and data[end] != 47 and data[end] != 63 and data[end] != 35:
             end += 1
-        for at in range(start, end):
-            if data[at] == 64:  # @: the last one counts
-                start = at + 1
+        for pos in range(start, end):
+            if data[pos] == 64:  # @: the last one counts
+                start = pos + 1
         stop = _end_of_host(data, start, end)
         bits = np.uint8(0)
-        for at in range(start, stop):
-            bits = np.uint8(bits | data[at])
+        for pos in range(start, stop):
+            bits = np.uint8(bits | data[pos])
         wide[row] = bits >= 0x80
         is_bracketed = start < stop and data[start] == 91 and data[stop - 1] == 93
         if bits < 0x80 and not is_bracketed:
@@ -137,33 +137,33 @@ def find_bodies(offsets: Int64s, data: Bytes) -> Int64s:
 @kernel
 def _after_scheme(data: Bytes, start: int, end: int) -> int:
     """Return where the URL continues after `scheme://` or `//`."""
-    at = start
-    while at + 1 < end and not (data[at] == 47 and data[at + 1] == 47):
-        at += 1
-    if at + 1 >= end:
+    pos = start
+    while pos + 1 < end and not (data[pos] == 47 and data[pos + 1] == 47):
+        pos += 1
+    if pos + 1 >= end:
         return start
-    if at == start:
+    if pos == start:
         return start + 2
-    if at - start < 2 or data[at - 1] != 58:
+    if pos - start < 2 or data[pos - 1] != 58:
         return start
-    for place in range(start, at - 1):
-        byte = data[place]
+    for index in range(start, pos - 1):
+        byte = data[index]
         is_letter = 65 <= byte <= 90 or 97 <= byte <= 122
         if not (is_letter or 48 <= byte <= 57 or byte == 43 or byte == 45 or byte == 46):
             return start
-    return at + 2
+    return pos + 2
 
 
 @kernel
 def _end_of_host(data: Bytes, start: int, end: int) -> int:
     """Return where the port begins, or the authority ends; brackets hold an IPv6 address."""
     if start < end and data[start] == 91:
-        for at in range(start, end):
-            if data[at] == 93:
-                return at + 1
-    for at in range(start, end):
-        if data[at] == 58:
-            return at
+        for pos in range(start, end):
+            if data[pos] == 93:
+                return pos + 1
+    for pos in range(start, end):
+        if data[pos] == 58:
+            return pos
     return end
 
 
@@ -228,17 +228,17 @@ def _registered(data: Bytes, start: int, end: int, labels: int) -> int:
     """
     if labels == 0:
         return -1
-    at = end
+    pos = end
     for _ in range(labels):
-        while at > start and data[at - 1] != 46:
-            at -= 1
-        if at == start:
+        while pos > start and data[pos - 1] != 46:
+            pos -= 1
+        if pos == start:
             return -1  # nothing before the suffix
-        at -= 1
-    stop = at
-    while at > start and data[at - 1] != 46:
-        at -= 1
-    return at if at < stop else -1  # an empty label is no domain
+        pos -= 1
+    stop = pos
+    while pos > start and data[pos - 1] != 46:
+        pos -= 1
+    return pos if pos < stop else -1  # an empty label is no domain
 
 
 @kernel
@@ -314,8 +314,8 @@ def _count_soft(
     num = int(np.int64(0))
     size = int(np.int64(0))  # typed: a literal compiles what it is given to once more
     value = HASH_START
-    for at in range(begin, end + 1):
-        byte = np.int64(data[at]) if at < end else 0
+    for pos in range(begin, end + 1):
+        byte = np.int64(data[pos]) if pos < end else 0
         if _is_alphanumeric(byte):
             if ignore_case and 65 <= byte <= 90:
                 byte += 32
@@ -331,8 +331,8 @@ def _count_soft(
                 return -1
             if kind & SOFT and num < len(seen):
                 is_new = True
-                for place in range(num):
-                    if seen[place] == number:
+                for index in range(num):
+                    if seen[index] == number:
                         is_new = False
                 if is_new:
                     seen[num] = number
@@ -349,8 +349,8 @@ LONGEST_WORD = 256
 def _has_subword(data: Bytes, begin: int, end: int, moves: Int32s) -> bool:
     """Return whether what is left of a URL without separators and capitals holds a subword."""
     state = 0
-    for at in range(begin, end):
-        byte = np.int64(data[at])
+    for pos in range(begin, end):
+        byte = np.int64(data[pos])
         if 48 <= byte <= 57:
             symbol = byte - 48
         elif 97 <= byte <= 122:

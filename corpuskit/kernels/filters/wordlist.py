@@ -42,18 +42,17 @@ class WordList(NamedTuple):
         table: entries and their beginnings.
         pieces: (2**k,) uint8: bits of the hashes of what entries begin with, up to the first
             possible end; a piece whose bit is not set begins no entry.
-        odd: (256,) uint8: 1 for the bytes with which entries begin that do not begin with a part
-            of a word.
+        symbols: (256,) uint8: 1 for the first bytes of entries that do not begin with a word.
         longest: bytes of the longest entry.
-        has_odd: an entry begins with an ASCII character that is no part of a word.
+        has_symbols: an entry begins with an ASCII character that is no part of a word.
         whole_words: matches must be flanked by characters that belong to no word.
     """
 
     table: Table
     pieces: Bytes
-    odd: Bytes
+    symbols: Bytes
     longest: int
-    has_odd: bool
+    has_symbols: bool
     whole_words: bool
 
 
@@ -64,7 +63,7 @@ def compile_words(entries: Iterable[str], *, whole_words: bool) -> WordList:
     """
     kinds: dict[bytes, int] = {}
     begins: set[bytes] = set()
-    odd = np.zeros(256, np.uint8)
+    symbols = np.zeros(256, np.uint8)
     longest = 1
     for entry in entries:
         encoded = entry.encode()
@@ -72,30 +71,30 @@ def compile_words(entries: Iterable[str], *, whole_words: bool) -> WordList:
             continue
         longest = max(longest, len(encoded))
         if whole_words:
-            places = [match.start() for match in _POSSIBLE_END.finditer(entry)]
+            cuts = [match.start() for match in _POSSIBLE_END.finditer(entry)]
         else:
-            places = list(range(1, len(entry)))
-        inner = [entry[:place].encode() for place in places]
+            cuts = list(range(1, len(entry)))
+        inner = [entry[:cut].encode() for cut in cuts]
         for piece in inner:
             kinds[piece] = kinds.get(piece, 0) | _INNER
         kinds[encoded] = kinds.get(encoded, 0) | _ENTRY
         begins.add(inner[0] if inner else encoded)
         if not _WORD_CHARACTER.match(entry):
-            odd[encoded[0]] = 1
-    has_odd = bool(odd[:128].any())
+            symbols[encoded[0]] = 1
+    has_symbols = bool(symbols[:128].any())
     table = make_table(list(kinds), list(kinds.values()))
     pieces = np.zeros(1 << max((2 * len(begins)).bit_length(), 13), np.uint8)
     firsts = make_table(list(begins))
     _set_bits(pieces, firsts)
-    return WordList(table, frozen(pieces), frozen(odd), longest, has_odd, whole_words)
+    return WordList(table, frozen(pieces), frozen(symbols), longest, has_symbols, whole_words)
 
 
 @kernel
 def _set_bits(pieces: Bytes, firsts: Table) -> None:
     for number in range(len(firsts.starts) - 1):
         value = _piece_hash(firsts.data, firsts.starts[number], firsts.starts[number + 1])
-        place = value & np.uint64(8 * len(pieces) - 1)
-        pieces[place >> np.uint64(3)] |= np.uint8(1) << np.uint8(place & np.uint64(7))
+        bit = value & np.uint64(8 * len(pieces) - 1)
+        pieces[bit >> np.uint64(3)] |= np.uint8(1) << np.uint8(bit & np.uint64(7))
 
 
 @kernel
@@ -113,15 +112,15 @@ def _piece_hash(data: Bytes, start: int, end: int) -> np.uint64:
 def count_entries(offsets: Int64s, data: Bytes, rows: Int64s, words: WordList) -> Int64s:
     """Return how often entries occur in each text, (len(rows),).
 
-    Entries that begin at the same place count once.
+    Entries that begin at the same position count once.
 
     Args:
         offsets, data: texts in lower case.
         rows: which of them.
     """
     longest = int((offsets[rows + 1] - offsets[rows]).max(initial=0))
-    edges, places = np.empty(longest + 2, np.int32), np.empty(longest + 1, np.int32)
-    return _count(offsets, data, rows, words, characters(), BYTE_KINDS, edges, places)
+    edges, positions = np.empty(longest + 2, np.int32), np.empty(longest + 1, np.int32)
+    return _count(offsets, data, rows, words, characters(), BYTE_KINDS, edges, positions)
 
 
 @kernel
@@ -133,24 +132,25 @@ def _count(
     characters: Uint32s,
     kinds: Bytes,
     edges: Int32s,
-    places: Int32s,
+    positions: Int32s,
 ) -> Int64s:
     """O(B), about 500 MB/s; allocates 8 bytes a row."""
     counts = np.zeros(len(rows), np.int64)
     slots, starts, strings, entry_kinds = words.table
-    pieces, odd, has_odd = words.pieces, words.odd, words.has_odd
+    pieces, symbols, has_symbols = words.pieces, words.symbols, words.has_symbols
     longest, whole_words = words.longest, words.whole_words
     for number in range(len(rows)):
         begin, end = offsets[rows[number]], offsets[rows[number] + 1]
         if whole_words:
             num = _find_words(
-                data, begin, end, pieces, odd, has_odd, characters, kinds, edges, places
+                *(data, begin, end, pieces, symbols, has_symbols),
+                *(characters, kinds, edges, positions),
             )
         else:
-            num = _find_characters(data, begin, end, pieces, places)
-        for place in places[:num]:
-            counts[number] += _stands(
-                *(data, begin + place, end, characters, longest, whole_words),
+            num = _find_characters(data, begin, end, pieces, positions)
+        for position in positions[:num]:
+            counts[number] += _entry_at(
+                *(data, begin + position, end, characters, longest, whole_words),
                 *(slots, starts, strings, entry_kinds),
             )
     return counts
@@ -165,61 +165,67 @@ def _find_words(
     begin: int,
     end: int,
     pieces: Bytes,
-    odd: Bytes,
-    has_odd: bool,
+    symbols: Bytes,
+    has_symbols: bool,
     characters: Uint32s,
     kinds: Bytes,
     edges: Int32s,
-    places: Int32s,
+    positions: Int32s,
 ) -> int:
-    """Fill `places` with where entries of whole words may begin; return how many."""
+    """Fill `positions` with where entries of whole words may begin; return how many."""
     mask = np.uint64(8 * len(pieces) - 1)
     runs = word_edges(data, begin, end, kinds, edges)
     num = int(np.int64(0))  # typed: a literal compiles what it is given to once more
     searched_to = begin
     for run in range(runs):
         start, stop = begin + edges[2 * run], begin + edges[2 * run + 1]
-        if has_odd:
-            num = _find_odd(data, begin, searched_to, start, odd, characters, places, num)
+        if has_symbols:
+            num = _find_symbol_starts(
+                data, begin, searched_to, start, symbols, characters, positions, num
+            )
         searched_to = stop
         if start == stop:
             continue
         value, byte_bits = np.uint64(stop - start), np.uint64(0)
-        at = start
-        while stop - at > 8:
-            group = load64(data, at)
+        pos = start
+        while stop - pos > 8:
+            group = load64(data, pos)
             byte_bits |= group
             value = mix64(value ^ group)
-            at += 8
-        byte_mask = _ALL_BITS >> np.uint64(64 - 8 * (stop - at))
-        group = load64(data, at) & byte_mask if at + 8 <= len(data) else load_tail(data, at, stop)
+            pos += 8
+        byte_mask = _ALL_BITS >> np.uint64(64 - 8 * (stop - pos))
+        group = (
+            load64(data, pos) & byte_mask if pos + 8 <= len(data) else load_tail(data, pos, stop)
+        )
         byte_bits |= group
         if byte_bits & _HIGH_BITS:
-            num = _find_wide(data, begin, start, stop, pieces, odd, characters, places, num)
+            num = _find_wide(data, begin, start, stop, pieces, symbols, characters, positions, num)
             continue
-        place = mix64(value ^ group) & mask
-        places[num] = start - begin
-        num += np.int64(pieces[place >> np.uint64(3)] >> (place & np.uint64(7)) & np.uint64(1))
-    if has_odd:
-        num = _find_odd(data, begin, searched_to, end, odd, characters, places, num)
+        bit = mix64(value ^ group) & mask
+        positions[num] = start - begin
+        num += np.int64(pieces[bit >> np.uint64(3)] >> (bit & np.uint64(7)) & np.uint64(1))
+    if has_symbols:
+        num = _find_symbol_starts(
+            data, begin, searched_to, end, symbols, characters, positions, num
+        )
     return num
 
 
 @kernel
-def _find_odd(
+def _find_symbol_starts(
     data: Bytes,
     begin: int,
     start: int,
     stop: int,
-    odd: Bytes,
+    symbols: Bytes,
     characters: Uint32s,
-    places: Int32s,
+    positions: Int32s,
     num: int,
 ) -> int:
     """Append where entries may begin in `data[start:stop]`, ASCII that is no part of a word."""
-    for at in range(start, stop):
-        if odd[data[at]] and not _follows_word(data, begin, at, characters):
-            places[num] = at - begin
+    for pos in range(start, stop):
+        if symbols[data[pos]] and not _follows_word(data, begin, pos, characters):
+            positions[num] = pos - begin
             num += 1
     return num
 
@@ -231,88 +237,86 @@ def _find_wide(
     start: int,
     stop: int,
     pieces: Bytes,
-    odd: Bytes,
+    symbols: Bytes,
     characters: Uint32s,
-    places: Int32s,
+    positions: Int32s,
     num: int,
 ) -> int:
     """Append where entries may begin in `data[start:stop]`, which holds wide characters."""
     mask = np.uint64(8 * len(pieces) - 1)
-    at = start
-    word = int(np.int64(-1))  # where the word at `at` began
-    while at < stop:
-        byte = data[at]
+    pos = start
+    word = int(np.int64(-1))  # where the word at `pos` began
+    while pos < stop:
+        byte = data[pos]
         if byte < 0x80:
             width, is_word = 1, True
         else:
-            width, is_word = char_width(byte), _is_word(data, at, characters)
+            width, is_word = char_width(byte), _is_word(data, pos, characters)
         if is_word:
-            word = at if word < 0 else word
+            word = pos if word < 0 else word
         else:
             if word >= 0:
-                place = _piece_hash(data, word, at) & mask
-                places[num] = word - begin
-                num += np.int64(
-                    pieces[place >> np.uint64(3)] >> (place & np.uint64(7)) & np.uint64(1)
-                )
+                bit = _piece_hash(data, word, pos) & mask
+                positions[num] = word - begin
+                num += np.int64(pieces[bit >> np.uint64(3)] >> (bit & np.uint64(7)) & np.uint64(1))
                 word = int(np.int64(-1))
-            elif odd[byte] and not _follows_word(data, begin, at, characters):
-                places[num] = at - begin
+            elif symbols[byte] and not _follows_word(data, begin, pos, characters):
+                positions[num] = pos - begin
                 num += 1
-        at += width
+        pos += width
     if word >= 0:
-        place = _piece_hash(data, word, stop) & mask
-        places[num] = word - begin
-        num += np.int64(pieces[place >> np.uint64(3)] >> (place & np.uint64(7)) & np.uint64(1))
+        bit = _piece_hash(data, word, stop) & mask
+        positions[num] = word - begin
+        num += np.int64(pieces[bit >> np.uint64(3)] >> (bit & np.uint64(7)) & np.uint64(1))
     return num
 
 
 @kernel
-def _find_characters(data: Bytes, begin: int, end: int, pieces: Bytes, places: Int32s) -> int:
-    """Fill `places` with the characters with which entries may begin; return how many."""
+def _find_characters(data: Bytes, begin: int, end: int, pieces: Bytes, positions: Int32s) -> int:
+    """Fill `positions` with the characters with which entries may begin; return how many."""
     mask = np.uint64(8 * len(pieces) - 1)
     num = 0
-    at = begin
-    while at < end:
-        stop = at + char_width(data[at])
-        place = _piece_hash(data, at, stop) & mask
-        places[num] = at - begin
-        num += np.int64(pieces[place >> np.uint64(3)] >> (place & np.uint64(7)) & np.uint64(1))
-        at = stop
+    pos = begin
+    while pos < end:
+        stop = pos + char_width(data[pos])
+        bit = _piece_hash(data, pos, stop) & mask
+        positions[num] = pos - begin
+        num += np.int64(pieces[bit >> np.uint64(3)] >> (bit & np.uint64(7)) & np.uint64(1))
+        pos = stop
     return num
 
 
 @kernel
-def _stands(
+def _entry_at(
     data: Bytes,
-    at: int,
+    start: int,
     end: int,
     characters: Uint32s,
     longest: int,
     whole_words: bool,
     slots: Int64s,
-    starts: Int64s,
+    entry_starts: Int64s,
     strings: Bytes,
     kinds: Bytes,
 ) -> bool:
-    """Return whether an entry begins at `at` and ends where it may.
+    """Return whether an entry begins at `start` and ends where it may.
 
     Args:
-        data, end: the text, from `at` on.
+        data, end: the text, from `start` on.
         longest, whole_words: of the list.
-        slots, starts, strings, kinds: its table.
+        slots, entry_starts, strings, kinds: its table.
     """
     value = HASH_START
-    stop = at
-    limit = min(end, at + longest)
+    stop = start
+    limit = min(end, start + longest)
     while stop < limit:
         width = char_width(data[stop])
-        for place in range(stop, stop + width):
-            value = (value ^ np.uint64(data[place])) * HASH_PRIME
+        for index in range(stop, stop + width):
+            value = (value ^ np.uint64(data[index])) * HASH_PRIME
         stop += width
         if whole_words and stop < end and _is_word(data, stop, characters):
             continue
-        number = find(slots, starts, strings, value, data, at, stop)
+        number = find(slots, entry_starts, strings, value, data, start, stop)
         if number < 0:
             return False
         if kinds[number] & _ENTRY:
@@ -321,21 +325,21 @@ def _stands(
 
 
 @kernel
-def _follows_word(data: Bytes, begin: int, at: int, characters: Uint32s) -> bool:
-    """Return whether the character before `at` is a part of a word."""
-    if at == begin:
+def _follows_word(data: Bytes, begin: int, pos: int, characters: Uint32s) -> bool:
+    """Return whether the character before `pos` is a part of a word."""
+    if pos == begin:
         return False
-    at -= 1
-    while data[at] & 0xC0 == 0x80:
-        at -= 1
-    return _is_word(data, at, characters)
+    pos -= 1
+    while data[pos] & 0xC0 == 0x80:
+        pos -= 1
+    return _is_word(data, pos, characters)
 
 
 @kernel
-def _is_word(data: Bytes, at: int, characters: Uint32s) -> bool:
+def _is_word(data: Bytes, pos: int, characters: Uint32s) -> bool:
     """Return whether a character of lower-case text is a part of a word."""
-    byte = data[at]
+    byte = data[pos]
     if byte < 0x80:
         return bool(97 <= byte <= 122 or 48 <= byte <= 57 or byte == 95)
-    code = code_point(data, at)
+    code = code_point(data, pos)
     return bool(code < len(characters) and characters[code] & np.uint32(_WORD))

@@ -75,17 +75,17 @@ def _is_public(high: np.uint64, low: np.uint64, nets: Uint64s) -> bool:
 
 
 @kernel
-def find_email(data: Bytes, free: int, at: int, end: int) -> tuple[int, int]:
-    """Return the address around the `@` at `at`, from `free` on; (0, 0) if there is none."""
-    start = at
+def find_email(data: Bytes, free: int, at_sign: int, end: int) -> tuple[int, int]:
+    """Return the address around the `@` at `at_sign`, from `free` on; (0, 0) if there is none."""
+    start = at_sign
     while start > free and CLASS[data[start - 1]] & LOCAL:
         start -= 1
-    while start < at and not CLASS[data[start]] & (LETTER | DIGIT):
+    while start < at_sign and not CLASS[data[start]] & (LETTER | DIGIT):
         start += 1
-    if start == at:
+    if start == at_sign:
         return 0, 0
     stop, labels, is_image = 0, 0, False
-    label = at + 1
+    label = at_sign + 1
     while True:
         label_end, letters, name = label, 0, np.uint64(0)
         while is_in(data, label_end, end, LABEL):
@@ -111,7 +111,7 @@ def find_email(data: Bytes, free: int, at: int, end: int) -> tuple[int, int]:
         return 0, 0
     if stop < end and data[stop] == 40 and CLASS[data[stop - 4]] & LETTER:
         return 0, 0  # query@key.transpose(1, 2), unlike jo@x.org(Jo)
-    if at - start == 3 and word_before(data, start, at)[1] == _GIT:
+    if at_sign - start == 3 and word_before(data, start, at_sign)[1] == _GIT:
         return 0, 0  # git@github.com:owner/name.git
     return start, stop
 
@@ -123,35 +123,35 @@ def _dotted(data: Bytes, start: int, end: int) -> tuple[int, int, int]:
     As ipaddress: no leading zeros. The number must end there: no letter, digit, `_`, `@` and no
     fifth part may follow.
     """
-    at, value, largest = start, 0, 0
+    pos, value, largest = start, 0, 0
     for part in range(4):
-        first, number = at, 0
-        while is_in(data, at, end, DIGIT) and at - first < 3:
-            number = number * 10 + np.int64(data[at]) - 48
-            at += 1
-        if at == first or number > 255 or (at - first > 1 and data[first] == 48):
+        first, number = pos, 0
+        while is_in(data, pos, end, DIGIT) and pos - first < 3:
+            number = number * 10 + np.int64(data[pos]) - 48
+            pos += 1
+        if pos == first or number > 255 or (pos - first > 1 and data[first] == 48):
             return 0, 0, 0
         value, largest = value << 8 | number, max(largest, number)
         if part < 3:
-            if not (at < end and data[at] == 46):
+            if not (pos < end and data[pos] == 46):
                 return 0, 0, 0
-            at += 1
-    if is_in(data, at, end, WORD) or (at < end and data[at] == 64):
+            pos += 1
+    if is_in(data, pos, end, WORD) or (pos < end and data[pos] == 64):
         return 0, 0, 0
-    if at < end and data[at] == 46 and is_in(data, at + 1, end, DIGIT):
+    if pos < end and data[pos] == 46 and is_in(data, pos + 1, end, DIGIT):
         return 0, 0, 0
-    return at, value, largest
+    return pos, value, largest
 
 
 @kernel
 def find_ipv4(
-    data: Bytes, begin: int, free: int, at: int, end: int, only_public: bool, min_part: int
+    data: Bytes, begin: int, free: int, dot: int, end: int, only_public: bool, min_part: int
 ) -> tuple[int, int]:
-    """Return the address whose first dot is at `at`, (0, 0) if there is none."""
-    start = at
-    while start > free and at - start < 4 and CLASS[data[start - 1]] & DIGIT:
+    """Return the address whose first dot is at `dot`, (0, 0) if there is none."""
+    start = dot
+    while start > free and dot - start < 4 and CLASS[data[start - 1]] & DIGIT:
         start -= 1
-    if start == at or not is_in(data, at + 1, end, DIGIT):
+    if start == dot or not is_in(data, dot + 1, end, DIGIT):
         return 0, 0
     if start > begin:
         before = data[start - 1]
@@ -184,15 +184,15 @@ def _is_heading(data: Bytes, begin: int, start: int, stop: int, end: int) -> boo
 
 
 @kernel
-def _is_version(data: Bytes, begin: int, at: int) -> bool:
-    """Return whether one of VERSION_CUES precedes `at`."""
+def _is_version(data: Bytes, begin: int, pos: int) -> bool:
+    """Return whether one of VERSION_CUES precedes `pos`."""
     gap = 0
-    while gap < 12 and at > begin and _IS_GAP[data[at - 1]]:
-        at, gap = at - 1, gap + 1
-    at, word = word_before(data, begin, at)
+    while gap < 12 and pos > begin and _IS_GAP[data[pos - 1]]:
+        pos, gap = pos - 1, gap + 1
+    pos, word = word_before(data, begin, pos)
     if gap == 0 or word >> np.uint64(8) == _VERSION_CUES[0] >> np.uint64(8):
         return gap > 0
-    if at > begin and CLASS[data[at - 1]] & WORD:
+    if pos > begin and CLASS[data[pos - 1]] & WORD:
         return False
     is_cue = False
     for cue in _VERSION_CUES:
@@ -207,56 +207,56 @@ def _read_ipv6(data: Bytes, start: int, end: int, groups: Uint64s) -> tuple[int,
     End 0: this cannot be an address, nor look like one: one with `::` needs a decimal digit, and
     three groups or four digits in the first; groups of two digits throughout are bytes.
     """
-    at, count, gap, lead = start, 0, -1, 0
+    pos, count, gap, lead = start, 0, -1, 0
     pairs, digits = True, False
-    if data[at] == 58:
-        if not (at + 1 < end and data[at + 1] == 58):
+    if data[pos] == 58:
+        if not (pos + 1 < end and data[pos + 1] == 58):
             return 0, 0, 0
-        gap, at = 0, at + 2
-    while count < 8 and is_in(data, at, end, HEX):
-        first, value = at, np.uint64(0)
-        while is_in(data, at, end, HEX) and at - first < 5:
-            digit = np.uint64(data[at] | 0x20)
-            is_decimal = data[at] <= 57
+        gap, pos = 0, pos + 2
+    while count < 8 and is_in(data, pos, end, HEX):
+        first, value = pos, np.uint64(0)
+        while is_in(data, pos, end, HEX) and pos - first < 5:
+            digit = np.uint64(data[pos] | 0x20)
+            is_decimal = data[pos] <= 57
             value = value << np.uint64(4) | (digit - np.uint64(48 if is_decimal else 87))
             digits |= is_decimal
-            at += 1
-        if at - first > 4:
+            pos += 1
+        if pos - first > 4:
             return 0, 0, 0
-        if count <= 6 and at < end and data[at] == 46 and is_in(data, at + 1, end, DIGIT):
-            at, number, _ = _dotted(data, first, end)
-            if at == 0:
+        if count <= 6 and pos < end and data[pos] == 46 and is_in(data, pos + 1, end, DIGIT):
+            pos, number, _ = _dotted(data, first, end)
+            if pos == 0:
                 return 0, 0, 0
             groups[count] = np.uint64(number >> 16)
             groups[count + 1] = np.uint64(number & 0xFFFF)
             pairs, count = False, count + 2
             break
-        pairs &= at - first == 2
-        lead = at - first if first == start else lead
+        pairs &= pos - first == 2
+        lead = pos - first if first == start else lead
         groups[count] = value
         count += 1
-        if at + 1 < end and data[at] == 58 and data[at + 1] == 58:
+        if pos + 1 < end and data[pos] == 58 and data[pos + 1] == 58:
             if gap >= 0:
                 return 0, 0, 0
-            gap, at = count, at + 2
-        elif at < end and data[at] == 58 and is_in(data, at + 1, end, HEX):
-            at += 1
+            gap, pos = count, pos + 2
+        elif pos < end and data[pos] == 58 and is_in(data, pos + 1, end, HEX):
+            pos += 1
         else:
             break
     if pairs or not digits or (count != 8 if gap < 0 else count > 7):
         return 0, 0, 0
     if count < 3 and lead < 4:
         return 0, 0, 0
-    return at, count, gap
+    return pos, count, gap
 
 
 @kernel
 def find_ipv6(
-    data: Bytes, begin: int, free: int, at: int, end: int, only_public: bool, groups: Uint64s
+    data: Bytes, begin: int, free: int, colon: int, end: int, only_public: bool, groups: Uint64s
 ) -> tuple[int, int]:
-    """Return the address whose first colon is at `at`, (0, 0) if there is none."""
-    start = at
-    while start > free and at - start < 5 and CLASS[data[start - 1]] & HEX:
+    """Return the address whose first colon is at `colon`, (0, 0) if there is none."""
+    start = colon
+    while start > free and colon - start < 5 and CLASS[data[start - 1]] & HEX:
         start -= 1
     if start > begin:
         before = data[start - 1]
@@ -274,12 +274,12 @@ def find_ipv6(
         return 0, 0
     if only_public:
         high, low = np.uint64(0), np.uint64(0)
-        for place in range(8):
+        for group in range(8):
             value = np.uint64(0)
-            if gap < 0 or place < gap:
-                value = groups[place]
-            elif place >= 8 - (count - gap):
-                value = groups[place - 8 + count]
+            if gap < 0 or group < gap:
+                value = groups[group]
+            elif group >= 8 - (count - gap):
+                value = groups[group - 8 + count]
             high = high << np.uint64(16) | low >> np.uint64(48)
             low = low << np.uint64(16) | value
         if high == 0 and low >> np.uint64(32) == 0xFFFF:
@@ -300,6 +300,6 @@ def _is_given_out(high: np.uint64, count: int, gap: int, groups: Uint64s) -> boo
     if high >> np.uint64(61) == 1 or high == np.uint64(0x64FF9B) << np.uint64(32):
         return True
     is_full = gap < 0 and count == 8
-    for place in range(count):
-        is_full &= groups[place] >= 0x100
+    for group in range(count):
+        is_full &= groups[group] >= 0x100
     return is_full

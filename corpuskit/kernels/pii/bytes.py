@@ -40,57 +40,57 @@ def packed(text: str) -> Uint64s:
 
 
 @kernel
-def is_in(data: Bytes, at: int, end: int, bits: int) -> bool:
-    """Return whether the byte at `at` exists and is of a class."""
-    return at < end and CLASS[data[at]] & bits != 0
+def is_in(data: Bytes, pos: int, end: int, bits: int) -> bool:
+    """Return whether the byte at `pos` exists and is of a class."""
+    return pos < end and CLASS[data[pos]] & bits != 0
 
 
 @kernel
-def digits_at(data: Bytes, at: int, end: int, max_digits: int) -> int:
-    """Return how many digits there are at `at`, counting `max_digits` of them."""
-    stop = min(end, at + max_digits)
+def digits_at(data: Bytes, pos: int, end: int, max_digits: int) -> int:
+    """Return how many digits there are at `pos`, counting `max_digits` of them."""
+    stop = min(end, pos + max_digits)
     count = 0
-    while at + count < stop and CLASS[data[at + count]] & DIGIT:
+    while pos + count < stop and CLASS[data[pos + count]] & DIGIT:
         count += 1
     return count
 
 
 @kernel
-def is_group(data: Bytes, at: int, end: int, mark: int, size: int) -> bool:
-    """Return whether a separator and exactly `size` digits are at `at`."""
-    return at < end and data[at] == mark and digits_at(data, at + 1, end, size + 1) == size
+def is_group(data: Bytes, pos: int, end: int, mark: int, size: int) -> bool:
+    """Return whether a separator and exactly `size` digits are at `pos`."""
+    return pos < end and data[pos] == mark and digits_at(data, pos + 1, end, size + 1) == size
 
 
 @kernel
-def may_end(data: Bytes, at: int, end: int, is_spaced: bool, is_strict: bool) -> bool:
-    """Return whether a number may end before `at`: no word, no further group of digits.
+def may_end(data: Bytes, pos: int, end: int, is_spaced: bool, is_strict: bool) -> bool:
+    """Return whether a number may end before `pos`: no word, no further group of digits.
 
     A strict one is not followed by a dash and a letter, either.
     """
-    if at >= end:
+    if pos >= end:
         return True
-    byte = data[at]
+    byte = data[pos]
     if CLASS[byte] & WORD or byte == 64:
         return False
     if CLASS[byte] & SEPARATOR and byte != SLASH and (is_spaced or byte != SPACE):
-        if is_in(data, at + 1, end, DIGIT):
+        if is_in(data, pos + 1, end, DIGIT):
             return False
-        return not (is_strict and byte == DASH and is_in(data, at + 1, end, WORD))
+        return not (is_strict and byte == DASH and is_in(data, pos + 1, end, WORD))
     return True
 
 
 @kernel
-def follows_digit(data: Bytes, begin: int, at: int) -> bool:
-    """Return whether a digit and a space precede `at`."""
-    return at - 2 >= begin and data[at - 1] == SPACE and CLASS[data[at - 2]] & DIGIT != 0
+def follows_digit(data: Bytes, begin: int, pos: int) -> bool:
+    """Return whether a digit and a space precede `pos`."""
+    return pos - 2 >= begin and data[pos - 1] == SPACE and CLASS[data[pos - 2]] & DIGIT != 0
 
 
 @kernel
-def word_before(data: Bytes, begin: int, at: int) -> tuple[int, np.uint64]:
-    """Return where the letters that end at `at` begin, and they as in `packed`; at most 12."""
+def word_before(data: Bytes, begin: int, pos: int) -> tuple[int, np.uint64]:
+    """Return where the letters that end at `pos` begin, and they as in `packed`; at most 12."""
     word, size = np.uint64(0), 0
-    while at > begin and size < 12 and CLASS[data[at - 1]] & LETTER:
-        at, size = at - 1, size + 1
+    while pos > begin and size < 12 and CLASS[data[pos - 1]] & LETTER:
+        pos, size = pos - 1, size + 1
         if size < 8:
-            word |= np.uint64(data[at] | 0x20) << np.uint64(8 * size)
-    return at, word | np.uint64(size)
+            word |= np.uint64(data[pos] | 0x20) << np.uint64(8 * size)
+    return pos, word | np.uint64(size)

@@ -88,7 +88,7 @@ def _ranges(text: str) -> Int64s:
 
 
 def _forms(text: str) -> tuple[Int64s, Bytes]:
-    """Return where the form of a country begins and ends, (676, 2), and the class of each place."""
+    """Return where the form of a country begins and ends, (676, 2), and classes of characters."""
     bounds, classes = np.zeros((26 * 26, 2), np.int64), bytearray()
     for entry in text.split():
         country, form, begin = entry[:2], entry[2:], len(classes)
@@ -106,96 +106,96 @@ def _forms(text: str) -> tuple[Int64s, Bytes]:
 
 
 _CARDS, _CARD_CUES = _ranges(CARDS), packed(CARD_CUES)
-_FORMS, _PLACES = _forms(IBANS)
+_FORMS, _FORM_CLASSES = _forms(IBANS)
 
 
 @kernel
 def find_number(
-    data: Bytes, begin: int, free: int, at: int, end: int, kinds: int
+    data: Bytes, begin: int, free: int, pos: int, end: int, kinds: int
 ) -> tuple[int, int, int]:
-    """Return (start, end, kind) of the number whose first digits are at `at`; kind 0 if none.
+    """Return (start, end, kind) of the number whose first digits are at `pos`; kind 0 if none.
 
     Args:
         data: text, from `begin` to `end`.
         begin, free, end: where the text begins, where no span is yet, where it ends.
-        at: the first digit of a run.
+        pos: the first digit of a run.
         kinds: bits to look for.
     """
-    before = data[at - 1] if at > begin else np.uint8(SPACE)
+    before = data[pos - 1] if pos > begin else np.uint8(SPACE)
     if CLASS[before] & LETTER:
-        stop = _iban(data, begin, at - 2, end) if kinds & IBAN and at - 2 >= free else 0
-        return (at - 2, stop, IBAN) if stop else (0, 0, 0)
-    run = digits_at(data, at, end, 20)
-    after = data[at + run] if at + run < end else np.uint8(SPACE)
+        stop = _iban(data, begin, pos - 2, end) if kinds & IBAN and pos - 2 >= free else 0
+        return (pos - 2, stop, IBAN) if stop else (0, 0, 0)
+    run = digits_at(data, pos, end, 20)
+    after = data[pos + run] if pos + run < end else np.uint8(SPACE)
     if run < 7 and before != PLUS:  # most numbers are years, versions, items of lists
-        next_at = at + run + 1
+        next_at = pos + run + 1
         goes_on = CLASS[after] & SEPARATOR and is_in(data, next_at, end, DIGIT)
         if not goes_on and after != CLOSE and not is_bracket(data, next_at, end):
             return 0, 0, 0
     if CLASS[before] & (WORD | SEPARATOR) and before != SPACE:
         return 0, 0, 0
     if kinds & SSN and run == 3 and after == DASH and before != PLUS:
-        stop = _social(data, at, end)
+        stop = _social(data, pos, end)
         if stop:
-            return at, stop, SSN
+            return pos, stop, SSN
     if kinds & CARD and (run >= 12 or run == 4) and before != PLUS:
-        stop = _card(data, begin, at, end, run)
+        stop = _card(data, begin, pos, end, run)
         if stop:
-            return at, stop, CARD
+            return pos, stop, CARD
     if kinds & PHONE:
-        start, stop = find_phone(data, begin, free, at, end, run)
+        start, stop = find_phone(data, begin, free, pos, end, run)
         if stop:
             return start, stop, PHONE
     return 0, 0, 0
 
 
 @kernel
-def _social(data: Bytes, at: int, end: int) -> int:
-    """Return the end of `ddd-dd-dddd` at `at` if it can have been given to somebody, else 0."""
-    if digits_at(data, at + 4, end, 3) != 2 or digits_at(data, at + 7, end, 5) != 4:
+def _social(data: Bytes, start: int, end: int) -> int:
+    """Return the end of `ddd-dd-dddd` at `start` if it can have been given to somebody, else 0."""
+    if digits_at(data, start + 4, end, 3) != 2 or digits_at(data, start + 7, end, 5) != 4:
         return 0
-    if data[at + 6] != DASH or not may_end(data, at + 11, end, False, True):
+    if data[start + 6] != DASH or not may_end(data, start + 11, end, False, True):
         return 0
-    area = (np.int64(data[at]) * 10 + data[at + 1]) * 10 + data[at + 2] - 5328
-    group = np.int64(data[at + 4]) * 10 + data[at + 5] - 528
+    area = (np.int64(data[start]) * 10 + data[start + 1]) * 10 + data[start + 2] - 5328
+    group = np.int64(data[start + 4]) * 10 + data[start + 5] - 528
     is_zero = True
-    for place in range(at + 7, at + 11):
-        is_zero &= data[place] == 48
-    return 0 if area == 0 or area == 666 or area >= 900 or group == 0 or is_zero else at + 11
+    for pos in range(start + 7, start + 11):
+        is_zero &= data[pos] == 48
+    return 0 if area == 0 or area == 666 or area >= 900 or group == 0 or is_zero else start + 11
 
 
 @kernel
-def _grouped(data: Bytes, at: int, end: int) -> int:
-    """Return the end of digits in groups of 4-4-4-4, 4-6-5 or 4-6-4 at `at`, 0 if none are."""
-    if at + 4 >= end or (data[at + 4] != SPACE and data[at + 4] != DASH):
+def _grouped(data: Bytes, start: int, end: int) -> int:
+    """Return the end of digits in groups of 4-4-4-4, 4-6-5 or 4-6-4 at `start`, 0 if none are."""
+    if start + 4 >= end or (data[start + 4] != SPACE and data[start + 4] != DASH):
         return 0
-    mark = data[at + 4]
-    if is_group(data, at + 4, end, mark, 6):
+    mark = data[start + 4]
+    if is_group(data, start + 4, end, mark, 6):
         for size in range(5, 3, -1):
-            if is_group(data, at + 11, end, mark, size):
-                return at + 12 + size
-    for place in range(at + 4, at + 15, 5):
-        if not is_group(data, place, end, mark, 4):
+            if is_group(data, start + 11, end, mark, size):
+                return start + 12 + size
+    for pos in range(start + 4, start + 15, 5):
+        if not is_group(data, pos, end, mark, 4):
             return 0
-    return at + 19
+    return start + 19
 
 
 @kernel
-def _card(data: Bytes, begin: int, at: int, end: int, run: int) -> int:
-    """Return the end of the card number at `at`, on end or in groups; 0 if there is none."""
-    stop, is_spaced = at + run, False
+def _card(data: Bytes, begin: int, start: int, end: int, run: int) -> int:
+    """Return the end of the card number at `start`, on end or in groups; 0 if there is none."""
+    stop, is_spaced = start + run, False
     if run == 4:
-        stop = _grouped(data, at, end)
-        is_spaced = stop > 0 and data[at + 4] == SPACE
-        run = stop - at - (3 if stop - at == 19 else 2)
-        if is_spaced and follows_digit(data, begin, at):
+        stop = _grouped(data, start, end)
+        is_spaced = stop > 0 and data[start + 4] == SPACE
+        run = stop - start - (3 if stop - start == 19 else 2)
+        if is_spaced and follows_digit(data, begin, start):
             return 0
     if stop == 0 or run > 19 or not may_end(data, stop, end, is_spaced, True):
         return 0
     prefix, num_digits, total = 0, 0, 0
-    for place in range(at, stop):
-        if CLASS[data[place]] & DIGIT:
-            digit = np.int64(data[place]) - 48
+    for pos in range(start, stop):
+        if CLASS[data[pos]] & DIGIT:
+            digit = np.int64(data[pos]) - 48
             if num_digits < 6:
                 prefix = prefix * 10 + digit
             if (run - num_digits) % 2 == 0:
@@ -207,68 +207,68 @@ def _card(data: Bytes, begin: int, at: int, end: int, run: int) -> int:
     for row in range(len(_CARDS)):
         is_long = _CARDS[row, 0] <= run <= _CARDS[row, 1]
         if is_long and _CARDS[row, 2] <= prefix <= _CARDS[row, 3]:
-            if stop - at > run or run == 15 or run == 16 or _CARDS[row, 4]:
+            if stop - start > run or run == 15 or run == 16 or _CARDS[row, 4]:
                 return stop
-            return stop if _has_card_cue(data, begin, at) else 0
+            return stop if _has_card_cue(data, begin, start) else 0
     return 0
 
 
 @kernel
-def _has_card_cue(data: Bytes, begin: int, at: int) -> bool:
-    """Return whether one of CARD_CUES is in the bytes before `at`."""
-    place = max(begin, at - CARD_REACH)
-    while place < at:
+def _has_card_cue(data: Bytes, begin: int, end: int) -> bool:
+    """Return whether one of CARD_CUES is in the bytes before `end`."""
+    pos = max(begin, end - CARD_REACH)
+    while pos < end:
         word, size = np.uint64(0), np.uint64(0)
-        while place < at and CLASS[data[place]] & LETTER:
-            word = word << np.uint64(8) | np.uint64(data[place] | 0x20)
-            place, size = place + 1, size + np.uint64(1)
+        while pos < end and CLASS[data[pos]] & LETTER:
+            word = word << np.uint64(8) | np.uint64(data[pos] | 0x20)
+            pos, size = pos + 1, size + np.uint64(1)
         word = word << np.uint64(8) | size
         for cue in _CARD_CUES:
             if word == cue:
                 return True
-        place += 1
+        pos += 1
     return False
 
 
 @kernel
-def _iban(data: Bytes, begin: int, at: int, end: int) -> int:
-    """Return the end of the account number whose country is at `at`, 0 if there is none.
+def _iban(data: Bytes, begin: int, start: int, end: int) -> int:
+    """Return the end of the account number whose country is at `start`, 0 if there is none.
 
     In groups of four or without any; letters are all capital or all small.
     """
-    if not is_in(data, at, end, LETTER) or digits_at(data, at + 2, end, 2) != 2:
+    if not is_in(data, start, end, LETTER) or digits_at(data, start + 2, end, 2) != 2:
         return 0
-    if at > begin and CLASS[data[at - 1]] & WORD:
+    if start > begin and CLASS[data[start - 1]] & WORD:
         return 0
-    case = data[at] & 0x20
-    if data[at + 1] & 0x20 != case:
+    case = data[start] & 0x20
+    if data[start + 1] & 0x20 != case:
         return 0
-    country = np.int64((data[at] & 0x1F) - 1) * 26 + np.int64((data[at + 1] & 0x1F) - 1)
+    country = np.int64((data[start] & 0x1F) - 1) * 26 + np.int64((data[start + 1] & 0x1F) - 1)
     first, last = _FORMS[country, 0], _FORMS[country, 1]
-    place, value = at + 4, 0
-    is_spaced = place < end and data[place] == SPACE
+    pos, value = start + 4, 0
+    is_spaced = pos < end and data[pos] == SPACE
     for index in range(last - first):
         if is_spaced and index % 4 == 0:
-            if not (place < end and data[place] == SPACE):
+            if not (pos < end and data[pos] == SPACE):
                 return 0
-            place += 1
-        if not is_in(data, place, end, _PLACES[first + index]):
+            pos += 1
+        if not is_in(data, pos, end, _FORM_CLASSES[first + index]):
             return 0
-        byte = data[place]
+        byte = data[pos]
         if CLASS[byte] & DIGIT:
             value = (value * 10 + np.int64(byte) - 48) % 97
         elif byte & 0x20 == case:
             value = (value * 100 + np.int64(byte & 0x1F) + 9) % 97
         else:
             return 0
-        place += 1
-    if first == last or not may_end(data, place, end, False, True):
+        pos += 1
+    if first == last or not may_end(data, pos, end, False, True):
         return 0
-    for letter in range(at, at + 2):
+    for letter in range(start, start + 2):
         value = (value * 100 + np.int64(data[letter] & 0x1F) + 9) % 97
-    for digit in range(at + 2, at + 4):
+    for digit in range(start + 2, start + 4):
         value = (value * 10 + np.int64(data[digit]) - 48) % 97
-    return place if value == 1 else 0
+    return pos if value == 1 else 0
 
 
 # ----------------------------------------------------------------------
@@ -335,32 +335,32 @@ _IS_GAP[list(GAP)], _IS_END[list(ENDS)] = True, True
 
 
 @kernel
-def find_phone(data: Bytes, begin: int, free: int, at: int, end: int, run: int) -> tuple[int, int]:
-    """Return the telephone number whose first `run` digits are at `at`, (0, 0) if there is none."""
-    before = data[at - 1] if at > begin else np.uint8(SPACE)
-    start = at
+def find_phone(data: Bytes, begin: int, free: int, pos: int, end: int, run: int) -> tuple[int, int]:
+    """Return the telephone number whose first `run` digits are at `pos`, (0, 0) if none is."""
+    before = data[pos - 1] if pos > begin else np.uint8(SPACE)
+    start = pos
     if before in (PLUS, OPEN):
-        start = at - 1
+        start = pos - 1
         if start < free or (start > begin and CLASS[data[start - 1]] & WORD):
             return 0, 0
         if start > begin and (data[start - 1] == before or data[start - 1] == PLUS):
             return 0, 0
-        if before == OPEN and not (at + run < end and data[at + run] == CLOSE):
-            start = at
+        if before == OPEN and not (pos + run < end and data[pos + run] == CLOSE):
+            start = pos
     if before == PLUS:
-        stop = _international(data, at, end, run)
-        if stop == 0 or (run == 4 and begins_date(data, at, end, True)):
+        stop = _international(data, pos, end, run)
+        if stop == 0 or (run == 4 and begins_date(data, pos, end, True)):
             return 0, 0
-        if _is_decimal(data, at, stop) and _cue(data, begin, start) == _NONE:
+        if _is_decimal(data, pos, stop) and _cue(data, begin, start) == _NONE:
             return 0, 0
         last = _extension(data, stop, end)
         return (start, last) if may_end(data, last, end, False, False) else (0, 0)
     stop, first = _american(data, start, end), start
-    if stop == 0 and run == 1 and data[at] == 49 and at + 1 < end and start == at:
-        mark = data[at + 1]
+    if stop == 0 and run == 1 and data[pos] == 49 and pos + 1 < end and start == pos:
+        mark = data[pos + 1]
         if CLASS[mark] & SEPARATOR and mark != SLASH:
-            stop, first = _american(data, at + 2, end), at + 2
-            if stop and data[first] != OPEN and data[at + 5] != mark:
+            stop, first = _american(data, pos + 2, end), pos + 2
+            if stop and data[first] != OPEN and data[pos + 5] != mark:
                 stop = 0
     is_spaced = stop > 0 and data[stop - 5] == SPACE
     if is_spaced and data[first] != OPEN and _cue(data, begin, start) == _NONE:
@@ -382,34 +382,38 @@ def find_phone(data: Bytes, begin: int, free: int, at: int, end: int, run: int) 
 
 
 @kernel
-def _value(data: Bytes, at: int, size: int) -> int:
+def _value(data: Bytes, start: int, size: int) -> int:
     value = 0
-    for place in range(at, at + size):
-        value = value * 10 + np.int64(data[place]) - 48
+    for pos in range(start, start + size):
+        value = value * 10 + np.int64(data[pos]) - 48
     return value
 
 
 @kernel
-def begins_date(data: Bytes, at: int, end: int, has_spaces: bool) -> bool:
-    """Return whether a date or a range of years begins at `at`; spaces are in it on request.
+def begins_date(data: Bytes, start: int, end: int, has_spaces: bool) -> bool:
+    """Return whether a date or a range of years begins at `start`; spaces are in it on request.
 
     2021-03-25, 3/25/2021, 25. with spaces, dots, dashes or slashes; 20210325; 25.03.21 if nothing
     goes on in the same way; 1990-1995. Between spaces only years from 1900 to 2099 are ones.
     """
-    size = digits_at(data, at, end, 9)
+    size = digits_at(data, start, end, 9)
     if size == 8:
-        year, month, day = _value(data, at, 4), _value(data, at + 4, 2), _value(data, at + 6, 2)
+        year, month, day = (
+            _value(data, start, 4),
+            _value(data, start + 4, 2),
+            _value(data, start + 6, 2),
+        )
         return 1900 <= year < 2100 and _is_day(month, day)
-    if not (size == 4 or 0 < size < 3) or not is_in(data, at + size, end, SEPARATOR):
+    if not (size == 4 or 0 < size < 3) or not is_in(data, start + size, end, SEPARATOR):
         return False
-    mark = data[at + size]
+    mark = data[start + size]
     if mark == SPACE and not has_spaces:
         return False
     low, high = (1900, 2100) if mark == SPACE else (1000, 2200)
-    second = at + size + 1
+    second = start + size + 1
     middle = digits_at(data, second, end, 5)
     if size == 4 and middle == 4 and mark != DOT:
-        return low <= _value(data, at, 4) <= _value(data, second, 4) < high
+        return low <= _value(data, start, 4) <= _value(data, second, 4) < high
     if middle == 0 or middle > 2:
         return False
     third = second + middle + 1
@@ -417,7 +421,7 @@ def begins_date(data: Bytes, at: int, end: int, has_spaces: bool) -> bool:
     if last == 0 or data[third - 1] != mark:
         return False
     first_value, second_value, third_value = (
-        _value(data, at, size),
+        _value(data, start, size),
         _value(data, second, middle),
         _value(data, third, last),
     )
@@ -437,149 +441,149 @@ def _is_day(month: int, day: int) -> bool:
 
 
 @kernel
-def _is_decimal(data: Bytes, at: int, stop: int) -> bool:
-    """Return whether all between `at` and `stop` is digits but for one dot."""
+def _is_decimal(data: Bytes, start: int, stop: int) -> bool:
+    """Return whether all between `start` and `stop` is digits but for one dot."""
     dots = 0
-    for place in range(at, stop):
-        dots += data[place] == DOT
-        if data[place] != DOT and not CLASS[data[place]] & DIGIT:
+    for pos in range(start, stop):
+        dots += data[pos] == DOT
+        if data[pos] != DOT and not CLASS[data[pos]] & DIGIT:
             return False
     return dots == 1
 
 
 @kernel
-def _american(data: Bytes, at: int, end: int) -> int:
-    """Return the end of `(ddd) ddd-dddd`, `ddd-ddd-dddd` and the like at `at`, 0 if there is none.
+def _american(data: Bytes, pos: int, end: int) -> int:
+    """Return the end of `(ddd) ddd-dddd`, `ddd-ddd-dddd` and the like at `pos`, 0 if there is none.
 
     Without brackets and dashes area and exchange must be ones of the North American plan.
     """
-    if at < end and data[at] == OPEN:
-        if digits_at(data, at + 1, end, 4) != 3 or not (at + 4 < end and data[at + 4] == CLOSE):
+    if pos < end and data[pos] == OPEN:
+        if digits_at(data, pos + 1, end, 4) != 3 or not (pos + 4 < end and data[pos + 4] == CLOSE):
             return 0
-        at += 5
-        if at < end and (data[at] == SPACE or data[at] == DASH):
-            at += 1
-        if digits_at(data, at, end, 4) != 3 or at + 3 >= end:
+        pos += 5
+        if pos < end and (data[pos] == SPACE or data[pos] == DASH):
+            pos += 1
+        if digits_at(data, pos, end, 4) != 3 or pos + 3 >= end:
             return 0
-        mark = data[at + 3]
+        mark = data[pos + 3]
     else:
-        if digits_at(data, at, end, 4) != 3 or at + 3 >= end:
+        if digits_at(data, pos, end, 4) != 3 or pos + 3 >= end:
             return 0
-        first = data[at + 3]
-        if not is_group(data, at + 3, end, first, 3) or at + 7 >= end:
+        first = data[pos + 3]
+        if not is_group(data, pos + 3, end, first, 3) or pos + 7 >= end:
             return 0
-        mark = data[at + 7]
+        mark = data[pos + 7]
         if mark != first and not (mark == DASH and first == SPACE):
             return 0
-        if first != DASH and (data[at] < 50 or data[at + 4] < 50):
+        if first != DASH and (data[pos] < 50 or data[pos + 4] < 50):
             return 0
-        at += 4
+        pos += 4
     if not CLASS[mark] & SEPARATOR or mark == SLASH:
         return 0
-    return at + 8 if is_group(data, at + 3, end, mark, 4) else 0
+    return pos + 8 if is_group(data, pos + 3, end, mark, 4) else 0
 
 
 @kernel
-def _international(data: Bytes, at: int, end: int, run: int) -> int:
+def _international(data: Bytes, start: int, end: int, run: int) -> int:
     """Return the end of the number after a plus, 0 if there is none.
 
     Groups are taken while their digits are no more than the calling code allows; `(0)` is none.
     """
     code, size = 0, 0
     while size < min(run, 3) and _CALLING[code, 1] == 0:
-        code = code * 10 + np.int64(data[at + size]) - 48
+        code = code * 10 + np.int64(data[start + size]) - 48
         size += 1
     low, high = _CALLING[code, 0], _CALLING[code, 1]
-    if high == 0 or data[at] == 48 or run > 15:
+    if high == 0 or data[start] == 48 or run > 15:
         return 0
-    count, place = run - size, at + run
+    count, pos = run - size, start + run
     if code == 1 and count == 0:
-        if place < end and CLASS[data[place]] & SEPARATOR:
-            place += 1
-        return place + 10 if digits_at(data, place, end, 11) == 10 else _american(data, place, end)
+        if pos < end and CLASS[data[pos]] & SEPARATOR:
+            pos += 1
+        return pos + 10 if digits_at(data, pos, end, 11) == 10 else _american(data, pos, end)
     if code == 1 and count != 3 and count != 10:
         return 0  # +192.168.10.100
-    stop = place if low <= count <= high else 0
+    stop = pos if low <= count <= high else 0
     is_first, marks, has_dots = count == 0, 0, False
-    while count < high and place < end:
-        if CLASS[data[place]] & SEPARATOR:
-            is_dot = data[place] == DOT
+    while count < high and pos < end:
+        if CLASS[data[pos]] & SEPARATOR:
+            is_dot = data[pos] == DOT
             if marks > 1 and is_dot != has_dots:
                 break  # +33.5 12.75 44.5
             marks, has_dots = marks + 1, is_dot
-            place += 1
-        if is_first and is_bracket(data, place, end):
-            size = digits_at(data, place + 1, end, 5)
-            if size == 5 or not (place + 1 + size < end and data[place + 1 + size] == CLOSE):
+            pos += 1
+        if is_first and is_bracket(data, pos, end):
+            size = digits_at(data, pos + 1, end, 5)
+            if size == 5 or not (pos + 1 + size < end and data[pos + 1 + size] == CLOSE):
                 break
-            count += 0 if size == 1 and data[place + 1] == 48 else size
-            place += size + 2
-            if place < end and CLASS[data[place]] & SEPARATOR:
-                place += 1
+            count += 0 if size == 1 and data[pos + 1] == 48 else size
+            pos += size + 2
+            if pos < end and CLASS[data[pos]] & SEPARATOR:
+                pos += 1
             marks = 0
         is_first = False
-        size = digits_at(data, place, end, 16)
-        count, place = count + size, place + size
+        size = digits_at(data, pos, end, 16)
+        count, pos = count + size, pos + size
         if size == 0 or count > high:
             break
-        stop = place if count >= low else 0
+        stop = pos if count >= low else 0
     return stop
 
 
 @kernel
-def is_bracket(data: Bytes, at: int, end: int) -> bool:
-    """Return whether an opening bracket and a digit are at `at`."""
-    return at < end and data[at] == OPEN and is_in(data, at + 1, end, DIGIT)
+def is_bracket(data: Bytes, pos: int, end: int) -> bool:
+    """Return whether an opening bracket and a digit are at `pos`."""
+    return pos < end and data[pos] == OPEN and is_in(data, pos + 1, end, DIGIT)
 
 
 @kernel
-def _any_groups(data: Bytes, at: int, end: int, is_weak: bool) -> tuple[int, bool]:
-    """Return the end of 7 to 12 digits in groups at `at`, 0 if there are none, and a doubt.
+def _any_groups(data: Bytes, pos: int, end: int, is_weak: bool) -> tuple[int, bool]:
+    """Return the end of 7 to 12 digits in groups at `pos`, 0 if there are none, and a doubt.
 
     The doubt: they are a count unless they end their clause. The first group may be in brackets.
     All on end they must be 9, or not at all if `is_weak`. A slash may follow an area code only;
     dots do not mix with other marks; at most one group is of one digit, and the last only after a
     dash and an area code (030 1234-0): lists, scores and ISBN have such groups.
     """
-    begin, shape = at, 0
-    has_area = data[at] == OPEN
+    begin, shape = pos, 0
+    has_area = data[pos] == OPEN
     if has_area:
-        shape = digits_at(data, at + 1, end, 5)
+        shape = digits_at(data, pos + 1, end, 5)
         if shape < 2 or shape > 4:
             return 0, False
-        at += shape + 2
-        if at < end and CLASS[data[at]] & SEPARATOR:
-            at += 1
-    elif begins_date(data, at, end, True):
+        pos += shape + 2
+        if pos < end and CLASS[data[pos]] & SEPARATOR:
+            pos += 1
+    elif begins_date(data, pos, end, True):
         return 0, False
-    size = digits_at(data, at, end, 13)
+    size = digits_at(data, pos, end, 13)
     has_area |= (
-        size > 1 and data[at] == 48 and (data[at + 1] != 48 or (size > 2 and data[at + 2] != 48))
+        size > 1 and data[pos] == 48 and (data[pos + 1] != 48 or (size > 2 and data[pos + 2] != 48))
     )
-    first, count = at + size, shape
+    first, count = pos + size, shape
     stop, is_count, singles, mark, has_dots = 0, False, 0, np.uint8(0), False
     while True:
-        size = digits_at(data, at, end, 13)
+        size = digits_at(data, pos, end, 13)
         count, singles, shape = count + size, singles + (size == 1), shape * 16 + size
-        at += size
+        pos += size
         if size == 0 or count > 12 or singles > 1:
             break
         is_long = count >= 7 and (shape > 15 or (count >= 9 and not is_weak))
         is_long &= size > 1 or (has_area and mark == DASH)
-        if is_long and _fits(data, begin, at, end, shape, has_area, is_weak, has_dots, mark):
+        if is_long and _fits(data, begin, pos, end, shape, has_area, is_weak, has_dots, mark):
             is_threes = shape == 0x233 or shape == 0x333 or shape == 0x2333 or shape == 0x3333
-            stop, is_count = at, not has_area and (is_weak or is_threes)
-        if not (at < end and CLASS[data[at]] & SEPARATOR):
+            stop, is_count = pos, not has_area and (is_weak or is_threes)
+        if not (pos < end and CLASS[data[pos]] & SEPARATOR):
             break
-        mark = data[at]
-        if at > first:
+        mark = data[pos]
+        if pos > first:
             if mark == SLASH or (mark == DOT) != has_dots:
                 break
         elif mark == SLASH and shape != 3 and not has_area:
             break
         has_dots = mark == DOT
-        at += 1
-        if begins_date(data, at, end, False):
+        pos += 1
+        if begins_date(data, pos, end, False):
             break
     return stop, is_count
 
@@ -588,7 +592,7 @@ def _any_groups(data: Bytes, at: int, end: int, is_weak: bool) -> tuple[int, boo
 def _fits(
     data: Bytes,
     begin: int,
-    at: int,
+    pos: int,
     end: int,
     shape: int,
     has_area: bool,
@@ -596,7 +600,7 @@ def _fits(
     has_dots: bool,
     mark: np.uint8,
 ) -> bool:
-    """Return whether groups from `begin` to `at` can be a telephone number.
+    """Return whether groups from `begin` to `pos` can be a telephone number.
 
     `shape` has the size of a group in each hexadecimal digit. Pairs are four, or five with an area
     code, and not more: dumps are written in pairs. With dots and without an area code: 3.3.3 or
@@ -604,12 +608,12 @@ def _fits(
     counts, 10000-20000 and, after a weak cue, 1000-2000 ranges. After a weak cue groups have 2 to 4
     digits, or are two of which the second has 6 to 8.
     """
-    goes_on = at + 1 < end and CLASS[data[at + 1]] & DIGIT != 0
+    goes_on = pos + 1 < end and CLASS[data[pos + 1]] & DIGIT != 0
     if shape == 0x2222 or shape == 0x22222 or shape == 0x222222:
         is_full = shape == 0x22222 if has_area else shape == 0x2222 and data[begin] > 49
-        is_last = not (goes_on and CLASS[data[at]] & SEPARATOR)
+        is_last = not (goes_on and CLASS[data[pos]] & SEPARATOR)
         return is_full and is_last and (has_area or not (has_dots and is_weak))
-    if goes_on and (data[at] == COLON or (data[at] == COMMA and not has_area)):
+    if goes_on and (data[pos] == COLON or (data[pos] == COMMA and not has_area)):
         return False
     if has_area:
         return not (has_dots and shape == 0x3333)
@@ -627,76 +631,76 @@ def _fits(
         return size == 4 and not is_weak
     is_even &= 2 <= shape <= 4
     is_usual = is_even or (is_pair and 2 <= shape <= 4 and 6 <= size <= 8)
-    is_possible = begin + shape == at or (shape <= 5 and not (is_pair and shape == 1))
+    is_possible = begin + shape == pos or (shape <= 5 and not (is_pair and shape == 1))
     return is_usual or (is_possible and not is_weak)
 
 
 @kernel
-def _rises(data: Bytes, at: int, size: int) -> bool:
+def _rises(data: Bytes, pos: int, size: int) -> bool:
     """Return whether the second of two numbers of `size` digits, a byte apart, is the larger."""
-    return _value(data, at, size) < _value(data, at + size + 1, size)
+    return _value(data, pos, size) < _value(data, pos + size + 1, size)
 
 
 @kernel
-def _ends_clause(data: Bytes, at: int, end: int) -> bool:
-    """Return whether a clause ends at `at`, or goes on with one of FOLLOWERS or CUES."""
-    if at >= end or _IS_END[data[at]]:
+def _ends_clause(data: Bytes, pos: int, end: int) -> bool:
+    """Return whether a clause ends at `pos`, or goes on with one of FOLLOWERS or CUES."""
+    if pos >= end or _IS_END[data[pos]]:
         return True
-    if data[at] == DOT or data[at] == DASH or data[at] == SLASH:
-        return not is_in(data, at + 1, end, DIGIT)
-    if data[at] != SPACE:
+    if data[pos] == DOT or data[pos] == DASH or data[pos] == SLASH:
+        return not is_in(data, pos + 1, end, DIGIT)
+    if data[pos] != SPACE:
         return False
-    at += 1
-    if at >= end or _IS_END[data[at]] or data[at] == OPEN or data[at] == DASH:
+    pos += 1
+    if pos >= end or _IS_END[data[pos]] or data[pos] == OPEN or data[pos] == DASH:
         return True
     word, size = np.uint64(0), 0
-    while size < 12 and is_in(data, at + size, end, LETTER):
-        word = word << np.uint64(8) | np.uint64(data[at + size] | 0x20)
+    while size < 12 and is_in(data, pos + size, end, LETTER):
+        word = word << np.uint64(8) | np.uint64(data[pos + size] | 0x20)
         size += 1
     word = (word << np.uint64(8)) | np.uint64(size)
     for follower in _FOLLOWERS:
         if word == follower:
-            return not is_in(data, at + size, end, WORD)
+            return not is_in(data, pos + size, end, WORD)
     return False
 
 
 @kernel
-def _extension(data: Bytes, at: int, end: int) -> int:
-    """Return the end of `x123` or `ext. 123` at `at`, or `at`."""
-    place = at + 1 if at < end and data[at] == SPACE else at
-    if place < end and data[place] | 0x20 == 120:
-        place += 1
-    elif place + 2 < end and data[place] | 0x20 == 101:
-        if data[place + 1] | 0x20 != 120 or data[place + 2] | 0x20 != 116:
-            return at
-        place += 3
-        if place < end and data[place] == DOT:
-            place += 1
+def _extension(data: Bytes, start: int, end: int) -> int:
+    """Return the end of `x123` or `ext. 123` at `start`, or `start`."""
+    pos = start + 1 if start < end and data[start] == SPACE else start
+    if pos < end and data[pos] | 0x20 == 120:
+        pos += 1
+    elif pos + 2 < end and data[pos] | 0x20 == 101:
+        if data[pos + 1] | 0x20 != 120 or data[pos + 2] | 0x20 != 116:
+            return start
+        pos += 3
+        if pos < end and data[pos] == DOT:
+            pos += 1
     else:
-        return at
-    if place < end and data[place] == SPACE:
-        place += 1
-    size = digits_at(data, place, end, 7)
-    if size == 0 or size == 7 or is_in(data, place + size, end, WORD):
-        return at
-    return place + size
+        return start
+    if pos < end and data[pos] == SPACE:
+        pos += 1
+    size = digits_at(data, pos, end, 7)
+    if size == 0 or size == 7 or is_in(data, pos + size, end, WORD):
+        return start
+    return pos + size
 
 
 @kernel
-def _cue(data: Bytes, begin: int, at: int) -> int:
-    """Return how strongly the word before `at` announces a telephone number."""
+def _cue(data: Bytes, begin: int, pos: int) -> int:
+    """Return how strongly the word before `pos` announces a telephone number."""
     is_marked = False
     for step in range(2):
         gap = 0
-        while gap < 4 and at > begin and _IS_GAP[data[at - 1]]:
-            at, gap = at - 1, gap + 1
-            is_marked |= data[at] == 58 or data[at] == 35
-        at, word = word_before(data, begin, at)
-        if gap == 0 or word == 0 or (at > begin and CLASS[data[at - 1]] & WORD):
+        while gap < 4 and pos > begin and _IS_GAP[data[pos - 1]]:
+            pos, gap = pos - 1, gap + 1
+            is_marked |= data[pos] == 58 or data[pos] == 35
+        pos, word = word_before(data, begin, pos)
+        if gap == 0 or word == 0 or (pos > begin and CLASS[data[pos - 1]] & WORD):
             return _NONE
-        for place in range(len(_CUES)):
-            if word == _CUES[place]:
-                is_weak = place == _CALL or (place >= _WEAK and not is_marked)
+        for cue in range(len(_CUES)):
+            if word == _CUES[cue]:
+                is_weak = cue == _CALL or (cue >= _WEAK and not is_marked)
                 return _LOOSE if is_weak else _STRONG
         is_link = False
         for link in _LINKS:

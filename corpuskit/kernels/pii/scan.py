@@ -75,24 +75,24 @@ def find_pii(
         anchors[list(marks.get(kind, "0123456789").encode())] = 1
     numbers = sum(_NUMBERS[kind] for kind in _NUMBERS if kind in kinds)
     has_ipv4, has_secret = "ipv4" in kinds, "secret" in kinds
-    room = int(offsets[-1] - offsets[0]) // 256 + 16
+    max_spans = int(offsets[-1] - offsets[0]) // 256 + 16
     while True:
-        spans, codes = np.empty((3, room), np.int64), np.empty(room, np.uint8)
+        spans, codes = np.empty((3, max_spans), np.int64), np.empty(max_spans, np.uint8)
         num = _find(
             offsets, data, anchors, numbers, has_ipv4, has_secret, only_public, min_ipv4_part,
             spans, codes,
         )  # fmt: skip
-        if num <= room:
+        if num <= max_spans:
             return PiiMatches(spans[0, :num], spans[1, :num], spans[2, :num], codes[:num])
-        room = num
+        max_spans = num
 
 
 @kernel
-def _next(data: Bytes, at: int, end: int, anchors: Bytes) -> int:
+def _next(data: Bytes, pos: int, end: int, anchors: Bytes) -> int:
     """Return where the next anchor is, `end` if there is none."""
-    while at < end and anchors[data[at]] == 0:
-        at += 1
-    return at
+    while pos < end and anchors[data[pos]] == 0:
+        pos += 1
+    return pos
 
 
 @kernel
@@ -100,7 +100,7 @@ def _look(
     data: Bytes,
     begin: int,
     free: int,
-    at: int,
+    pos: int,
     end: int,
     numbers: int,
     has_ipv4: bool,
@@ -109,24 +109,24 @@ def _look(
     min_part: int,
     groups: Uint64s,
 ) -> tuple[int, int, int]:
-    """Return (start, end, kind) of what is around the anchor at `at`; end 0 if nothing is."""
-    byte = data[at]
+    """Return (start, end, kind) of what is around the anchor at `pos`; end 0 if nothing is."""
+    byte = data[pos]
     if CLASS[byte] & DIGIT:
-        start, stop, bit = find_number(data, begin, free, at, end, numbers)
+        start, stop, bit = find_number(data, begin, free, pos, end, numbers)
         kind = _PHONE if bit == PHONE else _CARD if bit == CARD else _IBAN if bit == IBAN else _SSN
         return start, stop, kind
     if byte == 64:
-        start, stop = find_email(data, free, at, end)
+        start, stop = find_email(data, free, pos, end)
         return start, stop, _EMAIL
     if byte == 58:
-        start, stop = find_ipv6(data, begin, free, at, end, only_public, groups)
+        start, stop = find_ipv6(data, begin, free, pos, end, only_public, groups)
         return start, stop, _IPV6
     if byte == 46 and has_ipv4:
-        start, stop = find_ipv4(data, begin, free, at, end, only_public, min_part)
+        start, stop = find_ipv4(data, begin, free, pos, end, only_public, min_part)
         if stop:
             return start, stop, _IPV4
     if has_secret:
-        start, stop = find_secret(data, begin, free, at, end)
+        start, stop = find_secret(data, begin, free, pos, end)
         return start, stop, _SECRET
     return 0, 0, 0
 
@@ -153,32 +153,32 @@ def _find(
     for row in range(len(offsets) - 1):
         begin, end = offsets[row], offsets[row + 1]
         free = begin
-        at = _next(data, begin, end, anchors)
-        while at < end:
+        pos = _next(data, begin, end, anchors)
+        while pos < end:
             start, stop, kind = _look(
-                data, begin, free, at, end, numbers, has_ipv4, has_secret, only_public, min_part,
+                data, begin, free, pos, end, numbers, has_ipv4, has_secret, only_public, min_part,
                 groups,
             )  # fmt: skip
             if stop == 0:
-                is_digit = CLASS[data[at]] & DIGIT
-                at += 1
-                while is_digit and at < end and CLASS[data[at]] & DIGIT:
-                    at += 1  # one look at each run of digits
-                at = _next(data, at, end, anchors)
+                is_digit = CLASS[data[pos]] & DIGIT
+                pos += 1
+                while is_digit and pos < end and CLASS[data[pos]] & DIGIT:
+                    pos += 1  # one look at each run of digits
+                pos = _next(data, pos, end, anchors)
                 continue
             if num < len(kinds):
                 spans[0, num], spans[1, num], spans[2, num] = row, start - begin, stop - begin
                 kinds[num] = kind
             num += 1
             free = stop
-            at = _next(data, stop, end, anchors)
+            pos = _next(data, stop, end, anchors)
     return num
 
 
 # ----------------------------------------------------------------------
 # Keys and tokens that open something, by the form their issuer gives them, in bytes.
 #
-# Looked for at `_`, `-`, `I` and `.` only; each form has one of them at a known place. A byte is
+# Looked for at `_`, `-`, `I` and `.` only; each form has one of them at a known offset. A byte is
 # looked at a fixed number of times: forms of one alphabet may begin only where a run of it does.
 # tests/oracles/pii.py says the same with `re`.
 
@@ -205,7 +205,7 @@ FORMS = (
     ("pypi-AgE", 4, "token", 50, 251),
     ("sk-", 2, "token", 32, 251),  # OpenAI, Anthropic, OpenRouter, DeepSeek ...
 )
-"""Prefix, where in it the byte is at which we look, alphabet and size of the rest."""
+"""Prefix, offset in it of the byte that is looked for, alphabet and size of the rest."""
 
 LONGEST_RUN = 20
 """What follows `sk-` has as many letters and digits on end, with both: no slug of words has."""
@@ -236,33 +236,37 @@ _BLOCK = np.frombuffer(b" BLOCK", np.uint8)
 
 
 @kernel
-def find_secret(data: Bytes, begin: int, free: int, at: int, end: int) -> tuple[int, int]:
-    """Return the key or token that has the byte at `at` at its known place, (0, 0) if none has."""
-    byte = data[at]
+def find_secret(data: Bytes, begin: int, free: int, pos: int, end: int) -> tuple[int, int]:
+    """Return the key or token whose known byte is the one at `pos`, (0, 0) if there is none."""
+    byte = data[pos]
     if byte == DOT:  # most end sentences
-        if at + 3 >= end or data[at + 1] != _HEAD[0] or not _stands(data, at + 1, end, _HEAD):
+        if (
+            pos + 3 >= end
+            or data[pos + 1] != _HEAD[0]
+            or not _starts_with(data, pos + 1, end, _HEAD)
+        ):
             return 0, 0
-        return _web_token(data, free, at, end)
-    if at == begin:
+        return _web_token(data, free, pos, end)
+    if pos == begin:
         return 0, 0
-    if byte == DASH and data[at - 1] == DASH:
-        if is_in(data, at + 1, end, LETTER) and at - 4 >= free:
-            return _block(data, at - 4, end)
+    if byte == DASH and data[pos - 1] == DASH:
+        if is_in(data, pos + 1, end, LETTER) and pos - 4 >= free:
+            return _block(data, pos - 4, end)
         return 0, 0
-    if not _BEFORE[byte, data[at - 1]]:
+    if not _BEFORE[byte, data[pos - 1]]:
         return 0, 0
     for form in range(len(_SHAPES)):
-        start = at - _SHAPES[form, 1]
+        start = pos - _SHAPES[form, 1]
         if (
             start < free
             or data[start] != _PREFIXES[form, 0]
-            or data[at] != _PREFIXES[form, at - start]
+            or data[pos] != _PREFIXES[form, pos - start]
         ):
             continue
         if start > begin and CLASS[data[start - 1]] & TOKEN:
             continue
         body = start + _SHAPES[form, 0]
-        if _stands(data, start, end, _PREFIXES[form, : body - start]):
+        if _starts_with(data, start, end, _PREFIXES[form, : body - start]):
             stop = _body(data, body, end, _SHAPES[form, 2], _SHAPES[form, 4])
             size = stop - body
             if size >= _SHAPES[form, 3] and _is_random(data, body, stop, _SHAPES[form, 5] == 1):
@@ -271,46 +275,46 @@ def find_secret(data: Bytes, begin: int, free: int, at: int, end: int) -> tuple[
 
 
 @kernel
-def _stands(data: Bytes, at: int, end: int, text: Bytes) -> bool:
-    if at + len(text) > end:
+def _starts_with(data: Bytes, pos: int, end: int, text: Bytes) -> bool:
+    if pos + len(text) > end:
         return False
-    place = 0
-    while place < len(text) and data[at + place] == text[place]:
-        place += 1
-    return place == len(text)
+    equal = 0
+    while equal < len(text) and data[pos + equal] == text[equal]:
+        equal += 1
+    return equal == len(text)
 
 
 @kernel
-def _body(data: Bytes, at: int, end: int, alphabet: int, max_bytes: int) -> int:
-    """Return the end of the run at `at`; `at` itself if it is longer than `max_bytes` bytes.
+def _body(data: Bytes, start: int, end: int, alphabet: int, max_bytes: int) -> int:
+    """Return the end of the run at `start`; `start` itself if it is longer than `max_bytes` bytes.
 
     A run of letters and digits must not go on with `_` or `-`, either.
     """
-    stop = at
-    while stop < end and stop - at <= max_bytes:
+    stop = start
+    while stop < end and stop - start <= max_bytes:
         byte = data[stop]
         if not CLASS[byte] & TOKEN:
             break
         if (byte == UNDERSCORE and alphabet & 1 == 0) or (byte == DASH and alphabet < 2):
-            return at
+            return start
         stop += 1
-    return stop if stop - at <= max_bytes else at
+    return stop if stop - start <= max_bytes else start
 
 
 @kernel
-def _is_random(data: Bytes, at: int, stop: int, has_run: bool) -> bool:
+def _is_random(data: Bytes, start: int, stop: int, has_run: bool) -> bool:
     """Return whether a key looks drawn at random, and not like words or a placeholder."""
     low, high, longest = np.uint64(0), np.uint64(0), 0
-    digits, capitals, small, begin, has_digit, has_letter = 0, 0, 0, at, False, False
-    for place in range(at, stop):
-        byte = data[place]
+    digits, capitals, small, begin, has_digit, has_letter = 0, 0, 0, start, False, False
+    for pos in range(start, stop):
+        byte = data[pos]
         bit = np.uint64(1) << np.uint64(byte & 63)
         if byte < 64:
             low |= bit
         else:
             high |= bit
         if not CLASS[byte] & (DIGIT | LETTER):
-            begin, has_digit, has_letter = place + 1, False, False
+            begin, has_digit, has_letter = pos + 1, False, False
             continue
         if CLASS[byte] & DIGIT:
             digits, has_digit = digits + 1, True
@@ -321,7 +325,7 @@ def _is_random(data: Bytes, at: int, stop: int, has_run: bool) -> bool:
             else:
                 capitals += 1
         if has_digit and has_letter:
-            longest = max(longest, place + 1 - begin)
+            longest = max(longest, pos + 1 - begin)
     if has_run and longest < LONGEST_RUN:
         return False
     if not (digits and small + capitals) and not (small and capitals):
@@ -331,36 +335,38 @@ def _is_random(data: Bytes, at: int, stop: int, has_run: bool) -> bool:
         while half:
             half &= half - np.uint64(1)
             different += 1
-    return different >= FEWEST_BYTES and not _stands(data, stop - 7, stop, _EXAMPLE)
+    return different >= FEWEST_BYTES and not _starts_with(data, stop - 7, stop, _EXAMPLE)
 
 
 @kernel
-def _token_end(data: Bytes, at: int, end: int) -> int:
-    while at < end and CLASS[data[at]] & TOKEN:
-        at += 1
-    return at
+def _token_end(data: Bytes, pos: int, end: int) -> int:
+    while pos < end and CLASS[data[pos]] & TOKEN:
+        pos += 1
+    return pos
 
 
 @kernel
-def _web_token(data: Bytes, free: int, at: int, end: int) -> tuple[int, int]:
-    """Return the JSON web token whose first dot is at `at`, (0, 0) if there is none."""
-    start = at
+def _web_token(data: Bytes, free: int, pos: int, end: int) -> tuple[int, int]:
+    """Return the JSON web token whose first dot is at `pos`, (0, 0) if there is none."""
+    start = pos
     while start > free and CLASS[data[start - 1]] & TOKEN:
         start -= 1
-    middle = _token_end(data, at + 1, end)
-    if at - start < SMALLEST_PART or middle - at - 1 < SMALLEST_PART:
+    middle = _token_end(data, pos + 1, end)
+    if pos - start < SMALLEST_PART or middle - pos - 1 < SMALLEST_PART:
         return 0, 0
-    if not _stands(data, start, end, _HEAD) or middle == end or data[middle] != DOT:
+    if not _starts_with(data, start, end, _HEAD) or middle == end or data[middle] != DOT:
         return 0, 0
     stop = _token_end(data, middle + 1, end)
     return (start, stop) if stop - middle - 1 >= SMALLEST_PART else (0, 0)
 
 
 @kernel
-def _label_end(data: Bytes, at: int, end: int) -> int:
-    """Return the end of capitals, digits and spaces at `at`; at most 40 are read."""
-    stop = at
-    while stop < min(end, at + 40) and (data[stop] == 32 or is_in(data, stop, end, LETTER | DIGIT)):
+def _label_end(data: Bytes, pos: int, end: int) -> int:
+    """Return the end of capitals, digits and spaces at `pos`; at most 40 are read."""
+    stop = pos
+    while stop < min(end, pos + 40) and (
+        data[stop] == 32 or is_in(data, stop, end, LETTER | DIGIT)
+    ):
         if data[stop] >= 97:
             break
         stop += 1
@@ -368,28 +374,28 @@ def _label_end(data: Bytes, at: int, end: int) -> int:
 
 
 @kernel
-def _dashes(data: Bytes, at: int, end: int) -> bool:
-    return _stands(data, at, end, _BEGIN[:5])
+def _dashes(data: Bytes, pos: int, end: int) -> bool:
+    return _starts_with(data, pos, end, _BEGIN[:5])
 
 
 @kernel
 def _block(data: Bytes, start: int, end: int) -> tuple[int, int]:
     """Return the private key whose first line begins at `start`, (0, 0) if there is none."""
-    if not _stands(data, start, end, _BEGIN):
+    if not _starts_with(data, start, end, _BEGIN):
         return 0, 0
     body = _label_end(data, start + 11, end)
     if not _dashes(data, body, end):
         return 0, 0
     label = body
-    if _stands(data, label - 6, label, _BLOCK):
+    if _starts_with(data, label - 6, label, _BLOCK):
         label -= 6
-    if label - 11 < start + 11 or not _stands(data, label - 11, label, _KEY):
+    if label - 11 < start + 11 or not _starts_with(data, label - 11, label, _KEY):
         return 0, 0
     body += 5
     stop, last = body, min(end, body + LARGEST_BLOCK)
     while stop < last and not (data[stop] == DASH and _dashes(data, stop, end)):
         stop += 1
-    if stop - body < SMALLEST_BLOCK or not _stands(data, stop, end, _END):
+    if stop - body < SMALLEST_BLOCK or not _starts_with(data, stop, end, _END):
         return 0, 0
     stop = _label_end(data, stop + 9, end)
     return (start, stop + 5) if _dashes(data, stop, end) else (0, 0)
@@ -400,7 +406,7 @@ def _block(data: Bytes, start: int, end: int) -> tuple[int, int]:
 #
 # First all e-mail addresses, then addresses in what lies between. Why one look at each `@` and each
 # first dot gives what backtracking gives: no expression can run over an `@` but where it asks for
-# one, so each `@` has one stretch that may precede it and one domain; the leftmost place in
+# one, so each `@` has one stretch that may precede it and one domain; the leftmost position in
 # that stretch where a word begins or ends wins. datatrove's own run over `a-a-a-a` takes time
 # quadratic in its length, this does not.
 
@@ -412,15 +418,15 @@ def find_datatrove(
     offsets: Int64s, data: Bytes, *, has_email: bool = True, has_ipv4: bool = True
 ) -> PiiMatches:
     """Return what the two expressions match, addresses that are not valid ones included; O(B)."""
-    room = int(offsets[-1] - offsets[0]) // 256 + 16
+    max_spans = int(offsets[-1] - offsets[0]) // 256 + 16
     while True:
-        spans, kinds = np.empty((3, room), np.int64), np.empty(room, np.uint8)
+        spans, kinds = np.empty((3, max_spans), np.int64), np.empty(max_spans, np.uint8)
         num = _find_as_datatrove(
             offsets, data, _word_characters(), has_email, has_ipv4, spans, kinds
         )
-        if num <= room:
+        if num <= max_spans:
             return PiiMatches(spans[0, :num], spans[1, :num], spans[2, :num], kinds[:num])
-        room = num
+        max_spans = num
 
 
 @functools.cache
@@ -442,49 +448,49 @@ _LOCAL = _local_characters()
 
 
 @kernel
-def _is_word_before(data: Bytes, begin: int, at: int, words: Bools) -> bool:
-    """Return whether a word character ends before `at`."""
-    if at == begin:
+def _is_word_before(data: Bytes, begin: int, pos: int, words: Bools) -> bool:
+    """Return whether a word character ends before `pos`."""
+    if pos == begin:
         return False
-    at -= 1
-    byte = np.int64(data[at])
+    pos -= 1
+    byte = np.int64(data[pos])
     if byte < 128:
         return bool(words[byte])
     code, shift = 0, 0
-    while byte < 192 and at > begin:
+    while byte < 192 and pos > begin:
         code |= (byte & 63) << shift
         shift += 6
-        at -= 1
-        byte = np.int64(data[at])
+        pos -= 1
+        byte = np.int64(data[pos])
     code |= (byte & (31 if byte < 224 else 15 if byte < 240 else 7)) << shift
     return bool(code < len(words) and words[code])
 
 
 @kernel
-def _email_begin(data: Bytes, begin: int, free: int, at: int, words: Bools) -> int:
-    """Return the leftmost place from which the `@` at `at` is reached, -1 if there is none."""
-    leftmost, place = -1, at
-    while place > free:
-        byte = data[place - 1]
+def _email_begin(data: Bytes, begin: int, free: int, at_sign: int, words: Bools) -> int:
+    """Return the leftmost start of an address with the `@` at `at_sign`, -1 if there is none."""
+    leftmost, pos = -1, at_sign
+    while pos > free:
+        byte = data[pos - 1]
         if _LOCAL[byte]:
-            place -= 1
-            if bool(words[byte]) != _is_word_before(data, begin, place, words):
-                leftmost = place
-        elif byte == DOT and place < at and data[place] != DOT:
-            place -= 1
+            pos -= 1
+            if bool(words[byte]) != _is_word_before(data, begin, pos, words):
+                leftmost = pos
+        elif byte == DOT and pos < at_sign and data[pos] != DOT:
+            pos -= 1
         else:
             break
     return leftmost
 
 
 @kernel
-def _email_end(data: Bytes, at: int, end: int) -> int:
-    """Return the end of the domain or literal at `at`, 0 if there is none."""
-    if at < end and data[at] == _BRACKET:
-        return _literal_end(data, at + 1, end)
+def _email_end(data: Bytes, pos: int, end: int) -> int:
+    """Return the end of the domain or literal at `pos`, 0 if there is none."""
+    if pos < end and data[pos] == _BRACKET:
+        return _literal_end(data, pos + 1, end)
     stop, labels = 0, 0
-    while is_in(data, at, end, LABEL) and data[at] != DASH:
-        label_end = at
+    while is_in(data, pos, end, LABEL) and data[pos] != DASH:
+        label_end = pos
         while is_in(data, label_end, end, LABEL):
             label_end += 1
         last = label_end
@@ -493,43 +499,43 @@ def _email_end(data: Bytes, at: int, end: int) -> int:
         stop, labels = last, labels + 1
         if last < label_end or not (label_end < end and data[label_end] == DOT):
             break
-        at = label_end + 1
+        pos = label_end + 1
     return stop if labels > 1 else 0
 
 
 @kernel
-def _literal_end(data: Bytes, at: int, end: int) -> int:
-    """Return the end of `1.2.3.4]` or `1.2.3.tag:]` at `at`, 0 if there is none."""
+def _literal_end(data: Bytes, pos: int, end: int) -> int:
+    """Return the end of `1.2.3.4]` or `1.2.3.tag:]` at `pos`, 0 if there is none."""
     for _ in range(3):
-        size = digits_at(data, at, end, 4)
-        if not _is_octet(data, at, size) or not (at + size < end and data[at + size] == DOT):
+        size = digits_at(data, pos, end, 4)
+        if not _is_octet(data, pos, size) or not (pos + size < end and data[pos + size] == DOT):
             return 0
-        at += size + 1
-    label_end = at
+        pos += size + 1
+    label_end = pos
     while is_in(data, label_end, end, LABEL):
         label_end += 1
-    if label_end == at or label_end >= end:
+    if label_end == pos or label_end >= end:
         return 0
     if data[label_end] == COLON and data[label_end - 1] != DASH:
         return label_end + 2 if label_end + 1 < end and data[label_end + 1] == _BRACKET_END else 0
-    size = digits_at(data, at, end, 4)
-    is_number = size == label_end - at and _is_octet(data, at, size)
+    size = digits_at(data, pos, end, 4)
+    is_number = size == label_end - pos and _is_octet(data, pos, size)
     return label_end + 1 if is_number and data[label_end] == _BRACKET_END else 0
 
 
 @kernel
-def _is_octet(data: Bytes, at: int, size: int) -> bool:
-    """Return whether `size` digits at `at` are a number up to 255, leading zeros allowed."""
+def _is_octet(data: Bytes, pos: int, size: int) -> bool:
+    """Return whether `size` digits at `pos` are a number up to 255, leading zeros allowed."""
     if size == 3:
-        return bool((np.int64(data[at]) * 10 + data[at + 1]) * 10 + data[at + 2] <= 5328 + 255)
+        return bool((np.int64(data[pos]) * 10 + data[pos + 1]) * 10 + data[pos + 2] <= 5328 + 255)
     return size == 1 or size == 2
 
 
 @kernel
-def _last_octet(data: Bytes, at: int, end: int) -> int:
-    """Return how many digits at `at` the last octet takes: the first alternative that matches."""
-    size = digits_at(data, at, end, 3)
-    if size == 3 and not _is_octet(data, at, 3):
+def _last_octet(data: Bytes, pos: int, end: int) -> int:
+    """Return how many digits at `pos` the last octet takes: the first alternative that matches."""
+    size = digits_at(data, pos, end, 3)
+    if size == 3 and not _is_octet(data, pos, 3):
         return 2
     return size
 
@@ -540,32 +546,32 @@ def _next_address(data: Bytes, free: int, end: int) -> tuple[int, int]:
     for dot in range(free + 1, end):
         if data[dot] != DOT or not is_in(data, dot + 1, end, DIGIT):
             continue
-        at = dot + 1
+        pos = dot + 1
         for _ in range(2):
-            size = digits_at(data, at, end, 4)
-            if not _is_octet(data, at, size) or not (at + size < end and data[at + size] == DOT):
-                at = 0
+            size = digits_at(data, pos, end, 4)
+            if not _is_octet(data, pos, size) or not (pos + size < end and data[pos + size] == DOT):
+                pos = 0
                 break
-            at += size + 1
-        last = _last_octet(data, at, end) if at else 0
+            pos += size + 1
+        last = _last_octet(data, pos, end) if pos else 0
         if last == 0:
             continue
         for size in range(3, 0, -1):
             start = dot - size
             is_run = start >= free and digits_at(data, start, dot, 3) == size
             if is_run and _is_octet(data, start, size):
-                return start, at + last
+                return start, pos + last
     return 0, 0
 
 
 @kernel
 def _next_email(data: Bytes, begin: int, free: int, end: int, words: Bools) -> tuple[int, int]:
     """Return the first e-mail address from `free` on, (end, end) if there is none."""
-    for at in range(free, end):
-        if data[at] == AT:
-            stop = _email_end(data, at + 1, end)
+    for pos in range(free, end):
+        if data[pos] == AT:
+            stop = _email_end(data, pos + 1, end)
             if stop:
-                start = _email_begin(data, begin, free, at, words)
+                start = _email_begin(data, begin, free, pos, words)
                 if start >= 0:
                     return start, stop
     return end, end

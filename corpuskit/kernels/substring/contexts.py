@@ -28,13 +28,13 @@ class Contexts(NamedTuple):
         fps: of rows in this order.
         begins: where the context's bytes are.
         sizes: how many there are.
-        ats: bytes from there to the common gram.
+        gram_offsets: bytes from there to the common gram.
     """
 
     fps: Uint64s
     begins: Int64s
     sizes: Int64s
-    ats: Int64s
+    gram_offsets: Int64s
 
 
 def group_rows(fps: Uint64s, ranks: Bytes, keys: Int64s, starts: Uint32s) -> Int64s:
@@ -72,17 +72,17 @@ def order_hashes(values: Uint64s) -> Int64s:
         starts[np.int64((value - smallest) >> shift) + 1] += 1
     for bucket in range(1, len(starts)):
         starts[bucket] += starts[bucket - 1]
-    places = starts.copy()
+    cursors = starts.copy()
     sorted_values = np.empty(num, np.uint64)
     for row in range(num):
         value = values[row]
         bucket = np.int64((value - smallest) >> shift)
-        at = places[bucket]
-        places[bucket] += 1
-        while at > starts[bucket] and sorted_values[at - 1] > value:
-            sorted_values[at], order[at] = sorted_values[at - 1], order[at - 1]
-            at -= 1
-        sorted_values[at], order[at] = value, row
+        pos = cursors[bucket]
+        cursors[bucket] += 1
+        while pos > starts[bucket] and sorted_values[pos - 1] > value:
+            sorted_values[pos], order[pos] = sorted_values[pos - 1], order[pos - 1]
+            pos -= 1
+        sorted_values[pos], order[pos] = value, row
     return order
 
 
@@ -95,8 +95,8 @@ def group_sizes(values: Uint64s) -> Int64s:
         end = begin + 1
         while end < len(order) and values[order[end]] == values[order[begin]]:
             end += 1
-        for place in range(begin, end):
-            sizes[order[place]] = end - begin
+        for index in range(begin, end):
+            sizes[order[index]] = end - begin
         begin = end
     return sizes
 
@@ -131,10 +131,10 @@ def order_keys(values: Int64s) -> Int64s:
 @kernel
 def _tidy(order: Int64s, fps: Uint64s, ranks: Bytes, keys: Int64s, starts: Uint32s) -> None:
     """Sort the rows of each fingerprint by (rank, key, start), in place; mostly they are."""
-    for place in range(1, len(order)):
-        row, at = order[place], place
-        while at > 0 and fps[order[at - 1]] == fps[row]:
-            previous = order[at - 1]
+    for index in range(1, len(order)):
+        row, pos = order[index], index
+        while pos > 0 and fps[order[pos - 1]] == fps[row]:
+            previous = order[pos - 1]
             if ranks[previous] != ranks[row]:
                 if ranks[previous] < ranks[row]:
                     break
@@ -143,29 +143,29 @@ def _tidy(order: Int64s, fps: Uint64s, ranks: Bytes, keys: Int64s, starts: Uint3
                     break
             elif starts[previous] <= starts[row]:
                 break
-            order[at] = previous
-            at -= 1
-        order[at] = row
+            order[pos] = previous
+            pos -= 1
+        order[pos] = row
 
 
 @kernel
 def same_bytes(left: Bytes, a: int, right: Bytes, b: int, size: int) -> bool:
     """Return whether `size` bytes are equal. O(B)."""
-    at = 0
-    while at + 8 <= size:
-        if load64(left, a + at) != load64(right, b + at):
+    pos = 0
+    while pos + 8 <= size:
+        if load64(left, a + pos) != load64(right, b + pos):
             return False
-        at += 8
-    while at < size and left[a + at] == right[b + at]:
-        at += 1
-    return at >= size
+        pos += 8
+    while pos < size and left[a + pos] == right[b + pos]:
+        pos += 1
+    return pos >= size
 
 
 @kernel
 def find_equal(contexts: Contexts, data: Bytes) -> Int64s:
     """Return the first context of its group that equals each one, (R,), itself if none before.
 
-    O(B + R); two contexts are equal if fingerprint, bytes and the gram's place are.
+    O(B + R); two contexts are equal if their fingerprints, bytes and gram offsets are.
     """
     fps = contexts.fps
     first = np.arange(len(fps))
@@ -191,7 +191,7 @@ def _is_same(contexts: Contexts, data: Bytes, left: int, right: int) -> bool:
     sizes, begins = contexts.sizes, contexts.begins
     return bool(
         sizes[left] == sizes[right]
-        and contexts.ats[left] == contexts.ats[right]
+        and contexts.gram_offsets[left] == contexts.gram_offsets[right]
         and same_bytes(data, begins[left], data, begins[right], sizes[left])
     )
 
@@ -221,8 +221,8 @@ def _find_by_hash(contexts: Contexts, data: Bytes, begin: int, end: int, first: 
 def _hash_bytes(data: Bytes, begin: int, size: int) -> np.uint64:
     """Return a hash of all whole words of a context. O(B)."""
     value = np.uint64(size)
-    for at in range(begin, begin + size - 7, 8):
-        value = (value ^ load64(data, at)) * _RADIX
+    for pos in range(begin, begin + size - 7, 8):
+        value = (value ^ load64(data, pos)) * _RADIX
         value ^= value >> np.uint64(29)
     return mix64(value)
 
@@ -237,8 +237,8 @@ def copy_contexts(begins: Int64s, sizes: Int64s, data: Bytes) -> Bytes:
     end = 0
     for row in range(len(sizes)):
         source, target = data[begins[row] : begins[row] + sizes[row]], copy[end : end + sizes[row]]
-        for at in range(len(source)):
-            target[at] = source[at]
+        for pos in range(len(source)):
+            target[pos] = source[pos]
         end += len(source)
     return copy
 
@@ -247,7 +247,7 @@ def copy_contexts(begins: Int64s, sizes: Int64s, data: Bytes) -> Bytes:
 def hash_windows(
     begins: Int64s, lasts: NDArray[np.uint16], data: Bytes, window: int, width: int, seeds: Uint64s
 ) -> tuple[Uint64s, Int64s, Int64s]:
-    """Return each window of contexts: hash, context, place in it, (W,) each. O(B + W).
+    """Return each window of contexts: hash, context, position in it, (W,) each. O(B + W).
 
     Args:
         begins: (R,) where contexts begin.
@@ -260,26 +260,26 @@ def hash_windows(
     for last in lasts:
         total += last + 1
     hashes, rows = np.empty(total, np.uint64), np.empty(total, np.int64)
-    places = np.empty(total, np.int64)
+    positions = np.empty(total, np.int64)
     leaving = power(window)
     num = 0
     for row in range(len(begins)):
         begin = begins[row]
         value = np.uint64(0)
-        for at in range(begin, begin + window):
-            value = extend(value, np.uint64(data[at]))
-        for place in range(lasts[row] + 1):
-            if place > 0:
-                for at in range(begin + (place - 1) * width, begin + place * width):
-                    value = roll(value, data[at + window], data[at], leaving)
-            hashes[num], rows[num], places[num] = mix64(mix64(value) ^ seeds[row]), row, place
+        for pos in range(begin, begin + window):
+            value = extend(value, np.uint64(data[pos]))
+        for position in range(lasts[row] + 1):
+            if position > 0:
+                for pos in range(begin + (position - 1) * width, begin + position * width):
+                    value = roll(value, data[pos + window], data[pos], leaving)
+            hashes[num], rows[num], positions[num] = mix64(mix64(value) ^ seeds[row]), row, position
             num += 1
-    return hashes, rows, places
+    return hashes, rows, positions
 
 
 # ---------------------------------------------------------------- comparing windows
 #
-# Equal windows have their gram at the same place, so contexts are laid over each other gram on
+# Equal windows have their gram at the same offset, so contexts are laid over each other gram on
 # gram: two of them share the windows that lie within the stretch of equal bytes around it.
 
 
@@ -326,8 +326,8 @@ def _flag_groups(
             runs = _list_runs(begin, offsets, flags, triples, len(triples))
             if num + 3 * runs > len(triples):
                 larger = np.empty(2 * num + 3 * runs, np.int64)
-                for at in range(num):
-                    larger[at] = triples[at]
+                for index in range(num):
+                    larger[index] = triples[index]
                 triples = larger
             num += 3 * _list_runs(begin, offsets, flags, triples, num)
         begin = end
@@ -352,18 +352,18 @@ def _flag_group(
     """Flag the repeated windows of one group."""
     distinct = np.empty(len(offsets) - 1, np.int64)
     num = 0
-    for place in range(len(distinct)):
-        row = begin + place
+    for index in range(len(distinct)):
+        row = begin + index
         if first[row] == row:
-            distinct[num] = place
+            distinct[num] = index
             num += 1
             continue
-        for at in range(offsets[place], offsets[place + 1]):
-            flags[at] = 1
+        for flag in range(offsets[index], offsets[index + 1]):
+            flags[flag] = 1
         if not keep_first:
             original = first[row] - begin
-            for at in range(offsets[original], offsets[original + 1]):
-                flags[at] = 1
+            for flag in range(offsets[original], offsets[original + 1]):
+                flags[flag] = 1
     if num > FEW:
         _sweep(contexts, data, window, width, keep_first, begin, distinct[:num], offsets, flags)
         return
@@ -381,28 +381,33 @@ def _flag_pair(
     begin: int, first: int, second: int, offsets: Int64s, flags: Bytes
 ) -> None:  # fmt: skip
     """Flag the windows that two contexts share in `second`, which comes after `first`."""
-    first_at, second_at = contexts.ats[begin + first], contexts.ats[begin + second]
-    first_gram = contexts.begins[begin + first] + first_at
-    second_gram = contexts.begins[begin + second] + second_at
-    room = min(contexts.sizes[begin + first] - first_at, contexts.sizes[begin + second] - second_at)
+    first_offset, second_offset = (
+        contexts.gram_offsets[begin + first],
+        contexts.gram_offsets[begin + second],
+    )
+    first_gram = contexts.begins[begin + first] + first_offset
+    second_gram = contexts.begins[begin + second] + second_offset
+    max_shared = min(
+        contexts.sizes[begin + first] - first_offset, contexts.sizes[begin + second] - second_offset
+    )
     right = 0
-    while right < room and data[first_gram + right] == data[second_gram + right]:
+    while right < max_shared and data[first_gram + right] == data[second_gram + right]:
         right += 1
-    room = min(first_at, second_at)
+    max_shared = min(first_offset, second_offset)
     left = 0
-    while left < room and data[first_gram - left - 1] == data[second_gram - left - 1]:
+    while left < max_shared and data[first_gram - left - 1] == data[second_gram - left - 1]:
         left += 1
     # Windows begin `low` to `high` symbols after the gram.
-    low = max(-(left // width), -(first_at // width), -(second_at // width))
+    low = max(-(left // width), -(first_offset // width), -(second_offset // width))
     high = min(
         (right - window) // width,
-        offsets[first + 1] - offsets[first] - 1 - first_at // width,
-        offsets[second + 1] - offsets[second] - 1 - second_at // width,
+        offsets[first + 1] - offsets[first] - 1 - first_offset // width,
+        offsets[second + 1] - offsets[second] - 1 - second_offset // width,
     )
-    for place in range(low, high + 1):
-        flags[offsets[second] + second_at // width + place] = 1
+    for shift in range(low, high + 1):
+        flags[offsets[second] + second_offset // width + shift] = 1
         if not keep_first:
-            flags[offsets[first] + first_at // width + place] = 1
+            flags[offsets[first] + first_offset // width + shift] = 1
 
 
 @kernel
@@ -410,7 +415,9 @@ def _sweep(
     contexts: Contexts, data: Bytes, window: int, width: int, keep_first: bool,
     begin: int, distinct: Int64s, offsets: Int64s, flags: Bytes
 ) -> None:  # fmt: skip
-    """Flag the windows that many contexts share: gram's place by place, by hash, then by bytes.
+    """Flag the windows that many contexts share, compared by hash, then by bytes.
+
+    Windows with the gram at the same offset are compared, one offset after the other.
 
     Linear in the windows of the group: a window that follows one which equalled the same context
     has but one more symbol to compare. Allocates 48 to 64 bytes per context.
@@ -424,26 +431,26 @@ def _sweep(
     leaving = power(window)
     max_ahead = 0
     for context in distinct:
-        max_ahead = max(max_ahead, contexts.ats[begin + context] // width)
+        max_ahead = max(max_ahead, contexts.gram_offsets[begin + context] // width)
     for stamp in range(1, max_ahead + 2):
         ahead = max_ahead + 1 - stamp  # symbols from a window's beginning to its gram
         for index in range(num):
             row = begin + distinct[index]
-            place = contexts.ats[row] // width - ahead
-            flag = offsets[distinct[index]] + place
-            if place < 0 or flag >= offsets[distinct[index] + 1]:
+            position = contexts.gram_offsets[row] // width - ahead
+            flag = offsets[distinct[index]] + position
+            if position < 0 or flag >= offsets[distinct[index] + 1]:
                 continue
-            start = contexts.begins[row] + place * width
-            hashes[index] = _move(hashes[index], data, start, window, width, place == 0, leaving)
+            start = contexts.begins[row] + position * width
+            hashes[index] = _move(hashes[index], data, start, window, width, position == 0, leaving)
             slot = np.int64(mix64(hashes[index]) & np.uint64(num_slots - 1))
             is_met = False
             while stamps[slot] == stamp:
-                other = table[slot]
-                is_met = hashes[other] == hashes[index]
+                candidate = table[slot]
+                is_met = hashes[candidate] == hashes[index]
                 if is_met:
-                    twin = begin + distinct[other]
-                    origin = contexts.begins[twin] + contexts.ats[twin] - ahead * width
-                    equal = window - width if matched[index] == other and place > 0 else 0
+                    twin = begin + distinct[candidate]
+                    origin = contexts.begins[twin] + contexts.gram_offsets[twin] - ahead * width
+                    equal = window - width if matched[index] == candidate and position > 0 else 0
                     is_met = same_bytes(data, origin + equal, data, start + equal, window - equal)
                 if is_met:
                     break
@@ -454,8 +461,8 @@ def _sweep(
                 flags[flag] = 1
                 if not keep_first:
                     earlier = distinct[table[slot]]
-                    at = contexts.ats[begin + earlier] // width
-                    flags[offsets[earlier] + at - ahead] = 1
+                    gram = contexts.gram_offsets[begin + earlier] // width
+                    flags[offsets[earlier] + gram - ahead] = 1
             else:
                 table[slot], stamps[slot] = index, stamp
 
@@ -468,11 +475,11 @@ def _move(
     """Return the hash of the window at `start`, from that of the one before if there is one."""
     if is_new:
         value = np.uint64(0)
-        for at in range(start, start + window):
-            value = extend(value, np.uint64(data[at]))
+        for pos in range(start, start + window):
+            value = extend(value, np.uint64(data[pos]))
         return value
-    for at in range(start - width, start):
-        value = roll(value, data[at + window], data[at], leaving)
+    for pos in range(start - width, start):
+        value = roll(value, data[pos + window], data[pos], leaving)
     return value
 
 
@@ -480,18 +487,18 @@ def _move(
 def _list_runs(begin: int, offsets: Int64s, flags: Bytes, triples: Int64s, num: int) -> int:
     """Put the runs of flags of each context after `num` numbers if they fit; return how many."""
     runs = 0
-    for place in range(len(offsets) - 1):
-        at = offsets[place]
-        while at < offsets[place + 1]:
-            if not flags[at]:
-                at += 1
+    for index in range(len(offsets) - 1):
+        pos = offsets[index]
+        while pos < offsets[index + 1]:
+            if not flags[pos]:
+                pos += 1
                 continue
-            start = at
-            while at < offsets[place + 1] and flags[at]:
-                at += 1
+            start = pos
+            while pos < offsets[index + 1] and flags[pos]:
+                pos += 1
             if num + 3 * runs + 2 < len(triples):
-                triples[num + 3 * runs] = begin + place
-                triples[num + 3 * runs + 1] = start - offsets[place]
-                triples[num + 3 * runs + 2] = at - start
+                triples[num + 3 * runs] = begin + index
+                triples[num + 3 * runs + 1] = start - offsets[index]
+                triples[num + 3 * runs + 2] = pos - start
             runs += 1
     return runs

@@ -35,13 +35,13 @@ def flagged_spans(flags: Bytes, offsets: Int64s, window: int) -> tuple[Int64s, I
     num = 0
     for text in range(len(offsets) - 1):
         begin, end = offsets[text], np.int64(-1)
-        for at in range(begin, offsets[text + 1] - window):
-            if not flags[at]:
+        for pos in range(begin, offsets[text + 1] - window):
+            if not flags[pos]:
                 continue
-            if at > end:
-                texts[num], starts[num] = text, at - begin
+            if pos > end:
+                texts[num], starts[num] = text, pos - begin
                 num += 1
-            end = at + window
+            end = pos + window
             ends[num - 1] = end - begin
     return texts[:num].copy(), starts[:num].copy(), ends[:num].copy()
 
@@ -58,20 +58,20 @@ def subtract_spans(
         other_rows, other_starts, other_ends: (T,) as well.
     """
     spans = np.empty((len(rows) + len(other_rows), 3), np.int64)
-    num = other = 0
+    num = index = 0
     for span in range(len(rows)):
         row, start, end = rows[span], starts[span], ends[span]
-        while other < len(other_rows) and (
-            other_rows[other] < row or (other_rows[other] == row and other_starts[other] < end)
+        while index < len(other_rows) and (
+            other_rows[index] < row or (other_rows[index] == row and other_starts[index] < end)
         ):
-            if other_rows[other] == row and other_ends[other] > start:
-                if other_starts[other] > start:
-                    spans[num, 0], spans[num, 1], spans[num, 2] = row, start, other_starts[other]
+            if other_rows[index] == row and other_ends[index] > start:
+                if other_starts[index] > start:
+                    spans[num, 0], spans[num, 1], spans[num, 2] = row, start, other_starts[index]
                     num += 1
-                start = other_ends[other]
+                start = other_ends[index]
                 if start >= end:
                     break  # this one may reach into the next span
-            other += 1
+            index += 1
         if start < end:
             spans[num, 0], spans[num, 1], spans[num, 2] = row, start, end
             num += 1
@@ -166,31 +166,31 @@ def trim_spans(
 
 
 @kernel
-def _may_start(data: Bytes, at: int, kinds: Bytes, trim: int) -> bool:
-    """Return whether a cut may start at `at`, which is not where the text begins."""
+def _may_start(data: Bytes, pos: int, kinds: Bytes, trim: int) -> bool:
+    """Return whether a cut may start at `pos`, which is not where the text begins."""
     if trim == LINE:
-        return bool(data[at - 1] == 10)
-    if data[at] & 0xC0 == 0x80 or kinds[code_point(data, at)] & _EXTENDS:
+        return bool(data[pos - 1] == 10)
+    if data[pos] & 0xC0 == 0x80 or kinds[code_point(data, pos)] & _EXTENDS:
         return False
     # That a word begins here is not enough: were it glued to the one after the cut, if ...
-    return trim == CHAR or _kind_before(data, at, kinds) & (_SPACE | _UNSPACED) != 0
+    return trim == CHAR or _kind_before(data, pos, kinds) & (_SPACE | _UNSPACED) != 0
 
 
 @kernel
-def _may_end(data: Bytes, at: int, kinds: Bytes, trim: int) -> bool:
-    """Return whether a cut may end at `at`, which is not where the text ends."""
+def _may_end(data: Bytes, pos: int, kinds: Bytes, trim: int) -> bool:
+    """Return whether a cut may end at `pos`, which is not where the text ends."""
     if trim == LINE:
-        return bool(data[at - 1] == 10 or data[at] == 10)
-    if data[at] & 0xC0 == 0x80 or kinds[code_point(data, at)] & _EXTENDS:
+        return bool(data[pos - 1] == 10 or data[pos] == 10)
+    if data[pos] & 0xC0 == 0x80 or kinds[code_point(data, pos)] & _EXTENDS:
         return False
-    kinds_around = kinds[code_point(data, at)] | _kind_before(data, at, kinds)
+    kinds_around = kinds[code_point(data, pos)] | _kind_before(data, pos, kinds)
     return trim == CHAR or kinds_around & (_SPACE | _UNSPACED) != 0
 
 
 @kernel
-def _kind_before(data: Bytes, at: int, kinds: Bytes) -> int:
-    """Return the kind of the character that ends at `at`."""
-    lead = at - 1
+def _kind_before(data: Bytes, pos: int, kinds: Bytes) -> int:
+    """Return the kind of the character that ends at `pos`."""
+    lead = pos - 1
     while data[lead] & 0xC0 == 0x80:
         lead -= 1
     return int(kinds[code_point(data, lead)])
@@ -223,18 +223,18 @@ def link_windows(symbols: Symbols, offsets: Int64s, order: Order, window: int) -
     linked = np.zeros(len(symbols), np.uint8)
     previous = np.empty_like(order)
     previous[order[0]] = -1
-    for place in range(1, len(order)):
-        previous[order[place]] = order[place - 1]
+    for index in range(1, len(order)):
+        previous[order[index]] = order[index - 1]
     for text in range(len(offsets) - 1):
         shared = 0
-        for at in range(offsets[text], offsets[text + 1] - window):
-            neighbour = np.int64(previous[at])
+        for pos in range(offsets[text], offsets[text + 1] - window):
+            neighbour = np.int64(previous[pos])
             if neighbour < 0:
                 continue  # nothing is shared with nothing: `shared` is 0
             # Stops at a separator at the latest: there is none in this window.
-            while shared < window and symbols[at + shared] == symbols[neighbour + shared]:
+            while shared < window and symbols[pos + shared] == symbols[neighbour + shared]:
                 shared += 1
-            linked[at] = shared == window
+            linked[pos] = shared == window
             shared = max(shared - 1, 0)
     return linked
 
@@ -243,18 +243,18 @@ def link_windows(symbols: Symbols, offsets: Int64s, order: Order, window: int) -
 def flag_later(linked: Bytes, order: Order) -> None:
     """Turn links into flags on all windows that occur at a smaller position, too. O(M)."""
     least = np.int64(order[0])
-    for place in range(1, len(order)):
-        at = np.int64(order[place])
-        if not linked[at]:
-            least = at
-        elif at < least:
-            linked[least], linked[at] = 1, 0
-            least = at
+    for index in range(1, len(order)):
+        pos = np.int64(order[index])
+        if not linked[pos]:
+            least = pos
+        elif pos < least:
+            linked[least], linked[pos] = 1, 0
+            least = pos
 
 
 @kernel
 def flag_all(linked: Bytes, order: Order) -> None:
     """Turn links into flags on all windows that occur elsewhere, too. O(M)."""
-    for place in range(1, len(order)):
-        if linked[order[place]]:
-            linked[order[place - 1]] = 1
+    for index in range(1, len(order)):
+        if linked[order[index]]:
+            linked[order[index - 1]] = 1

@@ -2,9 +2,10 @@
 
 A window is L consecutive symbols, a gram K of them, W = L - K + 1. The gram with the smallest hash
 in a window, the rightmost one on ties, is its fingerprint: equal windows have the same one at the
-same place. Neighbouring windows mostly share it, so there is one row for about W / 2 of them:
+same offset. Neighbouring windows mostly share it, so there is one row for about W / 2 of them:
 
-    row      windows `start .. start + last` of a document; their common gram is at `start + at`
+    row      windows `start .. start + last` of a document, all of which have the gram that begins
+             at `start + gram_offset`
     context  symbols `start .. start + last + L`, all that these windows consist of
 
 Source: Schleimer, Wilkerson, Aiken 2003, "Winnowing". Differs on ties: robust winnowing looks at
@@ -26,7 +27,7 @@ Symbols = Bytes | Uint32s
 Counts = NDArray[np.uint16]
 
 MAX_WINDOWS = 1 << 16
-"""The most windows of a row: `at` and `last` have 16 bits."""
+"""The most windows of a row: `gram_offset` and `last` have 16 bits."""
 
 MAX_SYMBOLS = (1 << 32) - 1
 """The longest document: `start` has 32 bits."""
@@ -43,14 +44,14 @@ class FingerprintRows(NamedTuple):
     Attributes:
         fps: spread evenly over 64 bits; differ where scopes do.
         docs, starts: document and first window.
-        ats: the gram's distance from there.
+        gram_offsets: the gram's distance from there.
         lasts: windows, less one.
     """
 
     fps: Uint64s
     docs: Int32s
     starts: Uint32s
-    ats: Counts
+    gram_offsets: Counts
     lasts: Counts
 
 
@@ -99,7 +100,7 @@ def winnow(
     num, num_spans = _winnow(offsets, data, scopes, window, gram, keep_first, rows, spans)
     fingerprints = FingerprintRows(
         rows.fps[:num].copy(), rows.docs[:num].copy(), rows.starts[:num].copy(),
-        rows.ats[:num].copy(), rows.lasts[:num].copy(),
+        rows.gram_offsets[:num].copy(), rows.lasts[:num].copy(),
     )  # fmt: skip
     return fingerprints, Repeats(*(spans[:num_spans, column].copy() for column in range(3)))
 
@@ -165,36 +166,36 @@ def _select(
     for chunk in range(0, num_grams, _CHUNK):
         stop = min(chunk + _CHUNK, num_grams)
         if num_hashes > width:  # the window in hand needs no more than these
-            for place in range(width):
-                hashes[place] = hashes[num_hashes - width + place]
+            for slot in range(width):
+                hashes[slot] = hashes[num_hashes - width + slot]
             origin, num_hashes = origin + num_hashes - width, width
         value = _hash_grams(text, gram, chunk, stop, value, alike, hashes[num_hashes:])
         num_hashes += stop - chunk
-        at = chunk
-        while at < stop:
-            limit = min(stop, best + width) if at >= width else min(stop, width - 1)
-            place = np.uint64(at - origin)
-            while place < np.uint64(limit - origin) and hashes[place] > least:
-                place += np.uint64(1)
-            at = np.int64(place) + origin
-            if at == stop:
+        pos = chunk
+        while pos < stop:
+            limit = min(stop, best + width) if pos >= width else min(stop, width - 1)
+            slot = np.uint64(pos - origin)
+            while slot < np.uint64(limit - origin) and hashes[slot] > least:
+                slot += np.uint64(1)
+            pos = np.int64(slot) + origin
+            if pos == stop:
                 break
-            if hashes[place] <= least:
-                best, least = at, hashes[place]
-            elif best <= at - width:
-                least = hashes[place]
-                for index in range(place - np.uint64(width - 1), place):
+            if hashes[slot] <= least:
+                best, least = pos, hashes[slot]
+            elif best <= pos - width:
+                least = hashes[slot]
+                for index in range(slot - np.uint64(width - 1), slot):
                     least = min(least, hashes[index])
-                while hashes[place] != least:
-                    place -= np.uint64(1)
-                best = np.int64(place) + origin
-            start = at - width + 1
-            at += 1
+                while hashes[slot] != least:
+                    slot -= np.uint64(1)
+                best = np.int64(slot) + origin
+            start = pos - width + 1
+            pos += 1
             if start < 0:
                 continue
             if num > first:
                 rows.lasts[num - 1] = start - np.int64(rows.starts[num - 1]) - 1
-            rows.fps[num], rows.starts[num], rows.ats[num] = least, start, best - start
+            rows.fps[num], rows.starts[num], rows.gram_offsets[num] = least, start, best - start
             num += 1
     rows.lasts[num - 1] = num_grams - width - np.int64(rows.starts[num - 1])
     return num
@@ -216,26 +217,26 @@ def _hash_grams(
     """
     leaving = power(gram)
     if begin == 0:
-        for at in range(gram):
-            value = extend(value, np.uint64(text[at]))
-            alike[0] += at >= 3 and text[at] == text[at - 3]
-            alike[1] += at >= 4 and text[at] == text[at - 4]
+        for pos in range(gram):
+            value = extend(value, np.uint64(text[pos]))
+            alike[0] += pos >= 3 and text[pos] == text[pos - 3]
+            alike[1] += pos >= 4 and text[pos] == text[pos - 4]
     threes, fours = alike[0], alike[1]
     max_equal = 6 * gram // 10
-    for at in range(np.uint64(begin), np.uint64(end)):
+    for pos in range(np.uint64(begin), np.uint64(end)):
         repetitive = np.uint64(max(threes, fours) > max_equal)
-        hashes[at - np.uint64(begin)] = value & ~_ONE | repetitive
-        entering = at + np.uint64(gram)
+        hashes[pos - np.uint64(begin)] = value & ~_ONE | repetitive
+        entering = pos + np.uint64(gram)
         if entering >= np.uint64(len(text)):
             break
-        value = roll(value, text[entering], text[at], leaving)
+        value = roll(value, text[entering], text[pos], leaving)
         threes += np.int64(text[entering] == text[entering - np.uint64(3)])
-        threes -= np.int64(text[at] == text[at + np.uint64(3)])
+        threes -= np.int64(text[pos] == text[pos + np.uint64(3)])
         fours += np.int64(text[entering] == text[entering - np.uint64(4)])
-        fours -= np.int64(text[at] == text[at + np.uint64(4)])
-    for at in range(end - begin):  # by itself this is done in vectors
-        mark = hashes[at] << np.uint64(63)
-        hashes[at] = mix64(hashes[at]) >> _ONE | mark
+        fours -= np.int64(text[pos] == text[pos + np.uint64(4)])
+    for pos in range(end - begin):  # by itself this is done in vectors
+        mark = hashes[pos] << np.uint64(63)
+        hashes[pos] = mix64(hashes[pos]) >> _ONE | mark
     alike[0], alike[1] = threes, fours
     return value
 
@@ -255,13 +256,13 @@ def _fold(
     """Turn rows of a document that equal the row before into spans; return rows and spans."""
     num_rows, first_span = begin, num_spans
     is_series = False
-    fp, start, at, last = np.uint64(0), np.int64(0), np.uint16(0), np.uint16(0)
+    fp, start, gram_offset, last = np.uint64(0), np.int64(0), np.uint16(0), np.uint16(0)
     for row in range(begin, end):
         previous, previous_last = start, last
         shift = np.int64(rows.starts[row]) - start
-        is_alike = row > begin and rows.fps[row] == fp and rows.ats[row] == at
+        is_alike = row > begin and rows.fps[row] == fp and rows.gram_offsets[row] == gram_offset
         fp, start = rows.fps[row], np.int64(rows.starts[row])
-        at, last = rows.ats[row], rows.lasts[row]
+        gram_offset, last = rows.gram_offsets[row], rows.lasts[row]
         stop = start + last + window
         if is_alike and previous_last == last:
             # Of a series all but the last few symbols have been compared.
@@ -279,7 +280,7 @@ def _fold(
             spans[num_spans - 1, 2] = stop
         else:
             rows.fps[num_rows], rows.starts[num_rows] = fp, start
-            rows.ats[num_rows], rows.lasts[num_rows] = at, last
+            rows.gram_offsets[num_rows], rows.lasts[num_rows] = gram_offset, last
             num_rows += 1
         is_series = is_alike
     return num_rows, num_spans

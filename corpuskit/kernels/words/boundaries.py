@@ -32,18 +32,18 @@ _PART_ROWS, _BUCKET_ROWS = 4096, 2
 
 
 @inline
-def _class_at(data: Bytes, at: int, classes: Bytes) -> int:
-    return int(classes[code_point(data, at)])
+def _class_at(data: Bytes, pos: int, classes: Bytes) -> int:
+    return int(classes[code_point(data, pos)])
 
 
 @kernel
-def _next_class(data: Bytes, at: int, end: int, classes: Bytes) -> int:
+def _next_class(data: Bytes, pos: int, end: int, classes: Bytes) -> int:
     """Return the class of the next character that is not passed over (rule WB4)."""
-    while at < end:
-        char_class = _class_at(data, at, classes) & _CLASS
+    while pos < end:
+        char_class = _class_at(data, pos, classes) & _CLASS
         if not _EXTEND <= char_class <= _ZWJ:
             return int(char_class)
-        at += char_width(data[at])
+        pos += char_width(data[pos])
     return _NOTHING
 
 
@@ -95,13 +95,13 @@ def hash_boundary_words(data: Bytes, begin: int, end: int, classes: Bytes, words
         classes: class and bits of each code point.
         words: room for as many as there are characters.
     """
-    num, start, at = 0, begin, begin
+    num, start, pos = 0, begin, begin
     is_solid = False
     before_last, last, previous, regionals = _NOTHING, _NOTHING, _NOTHING, 0
-    while at < end:
-        entry = _class_at(data, at, classes)
+    while pos < end:
+        entry = _class_at(data, pos, classes)
         char_class = entry & _CLASS
-        stop = at + char_width(data[at])
+        stop = pos + char_width(data[pos])
         is_passed = _EXTEND <= char_class <= _ZWJ
         if previous == _NOTHING:
             is_joined = True
@@ -118,18 +118,18 @@ def hash_boundary_words(data: Bytes, begin: int, end: int, classes: Bytes, words
             is_joined = _is_joined(before_last, last, char_class, following, regionals)
         if not is_joined:
             if is_solid:
-                words[num] = xxh64(data, start, at, np.uint64(0))
+                words[num] = xxh64(data, start, pos, np.uint64(0))
                 num += 1
-            start, is_solid = at, False
+            start, is_solid = pos, False
         is_solid |= entry & IS_SPACE == 0
         previous = char_class
         if not is_passed or _CR <= last <= _NEWLINE or last == _NOTHING:
             before_last, last = last, char_class
             regionals = regionals + 1 if char_class == _REGIONAL else 0
-        at = stop
+        pos = stop
         if char_class == _LETTER:
-            while at < end and data[at] < 0x80 and classes[data[at]] == _LETTER:
-                at += 1
+            while pos < end and data[pos] < 0x80 and classes[data[pos]] == _LETTER:
+                pos += 1
     if is_solid:
         words[num] = xxh64(data, start, end, np.uint64(0))
         num += 1
@@ -152,10 +152,10 @@ def unit_ngrams(
         classes: as `hash_boundary_words` takes them.
         ngram, min_words: words of an n-gram, and of a shorter one.
     """
-    room = np.int64(1)
+    size = np.int64(1)
     for unit in range(len(starts)):
-        room += ends[unit] - starts[unit]
-    hashes = np.empty(room, np.uint64)
+        size += ends[unit] - starts[unit]
+    hashes = np.empty(size, np.uint64)
     offsets = np.zeros(len(starts) + 1, np.int64)
     for unit in range(len(starts)):
         unit_hashes = hashes[offsets[unit] :]
@@ -163,8 +163,8 @@ def unit_ngrams(
         num = 0
         if num_words >= min_words:
             num = polynomials(unit_hashes, num_words, ngram)
-            for at in range(num):
-                unit_hashes[at] = mix64(unit_hashes[at]) ^ scopes[unit]
+            for gram in range(num):
+                unit_hashes[gram] = mix64(unit_hashes[gram]) ^ scopes[unit]
         offsets[unit + 1] = offsets[unit] + num
     return offsets, hashes[: offsets[len(starts)]]
 
@@ -183,16 +183,16 @@ def _sort_part(
         starts[np.int64((value << left_shift) >> right_shift) + 1] += 1
     for bucket in range(len(starts) - 1):
         starts[bucket + 1] += starts[bucket]
-    places = starts.copy()
+    cursors = starts.copy()
     for row in range(len(hashes)):
         value = hashes[row]
         bucket = np.int64((value << left_shift) >> right_shift)
-        at = places[bucket]
-        places[bucket] += 1
-        while at > starts[bucket] and out[at - 1] > value:
-            out[at], out_owners[at] = out[at - 1], out_owners[at - 1]
-            at -= 1
-        out[at], out_owners[at] = value, owners[row]
+        pos = cursors[bucket]
+        cursors[bucket] += 1
+        while pos > starts[bucket] and out[pos - 1] > value:
+            out[pos], out_owners[pos] = out[pos - 1], out_owners[pos - 1]
+            pos -= 1
+        out[pos], out_owners[pos] = value, owners[row]
 
 
 @kernel

@@ -23,54 +23,58 @@ from corpuskit.kernels.utf8 import char_width, code_point
 
 
 @kernel
-def split_chunk(data: Bytes, start: int, stop: int, rules: Rules, room: SplitScratch) -> int:
-    """Fill `room.ends` with where tokens end in `data`'s chunk; return how many, -1 to ask spaCy.
+def split_chunk(data: Bytes, start: int, stop: int, rules: Rules, scratch: SplitScratch) -> int:
+    """Fill `scratch.ends` with where tokens end; return how many, -1 to ask spaCy.
 
     The ends are bytes from `start`. O(B), 0.3 us for a chunk of common length.
+
+    Args:
+        data, start, stop: the chunk.
+        rules, scratch: see their classes.
     """
-    num = _decode(data, start, stop, rules.classes, room)
+    num = _decode(data, start, stop, rules.classes, scratch)
     if num < 0:
         return -1
-    count = _split_affixes(num, rules, room)
-    if _has_match(count, rules, room):
+    count = _split_affixes(num, rules, scratch)
+    if _has_match(count, rules, scratch):
         return -1
-    ends, places = room.ends, room.places
-    for at in range(count):
-        ends[at] = places[ends[at]] - start
+    ends, positions = scratch.ends, scratch.positions
+    for token in range(count):
+        ends[token] = positions[ends[token]] - start
     return count
 
 
 @kernel
 def _decode(
-    data: Bytes, start: int, stop: int, classes: NDArray[np.uint16], room: SplitScratch
+    data: Bytes, start: int, stop: int, classes: NDArray[np.uint16], scratch: SplitScratch
 ) -> int:
-    """Fill codes, bits, places; return how many characters, -1 to ask spaCy."""
-    codes, kinds, places = room.codes, room.bits, room.places
+    """Fill codes, bits, positions; return how many characters, -1 to ask spaCy."""
+    codes, kinds, positions = scratch.codes, scratch.bits, scratch.positions
     num = 0
     all_bits = 0
-    at = start
-    while at < stop:
-        code = np.int64(data[at])
+    pos = start
+    while pos < stop:
+        code = np.int64(data[pos])
         width = 1
         if code >= 0x80:
-            code = code_point(data, at)
-            width = char_width(data[at])
+            code = code_point(data, pos)
+            width = char_width(data[pos])
         if code >= NUM_CODES:
             return -1
         bits = np.int64(classes[code])
         all_bits |= bits
-        codes[num], kinds[num], places[num] = code, bits, at
+        codes[num], kinds[num], positions[num] = code, bits, pos
         num += 1
-        at += width
-    places[num] = stop
+        pos += width
+    positions[num] = stop
     return -1 if all_bits & ASK or (all_bits & UNIT and all_bits & DIGIT) else num
 
 
 @kernel
-def _split_affixes(num: int, rules: Rules, room: SplitScratch) -> int:
-    """Fill `room.ends`; return how many. As spaCy's _split_affixes and _attach_tokens."""
+def _split_affixes(num: int, rules: Rules, scratch: SplitScratch) -> int:
+    """Fill `scratch.ends`; return how many. As spaCy's _split_affixes and _attach_tokens."""
     # Out of the tuples at once: each look at an array in a tuple costs an atomic count of uses.
-    codes, bits, ends, tails = room.codes, room.bits, room.ends, room.tails
+    codes, bits, ends, tails = scratch.codes, scratch.bits, scratch.ends, scratch.tails
     table, starts, texts, longest = rules.table, rules.starts, rules.codes, rules.longest
     piece_starts, pieces = rules.piece_starts, rules.pieces
     begin, end, count, num_tails, previous_size = 0, num, 0, 0, -1
@@ -108,21 +112,21 @@ def _split_affixes(num: int, rules: Rules, room: SplitScratch) -> int:
             count += 1
         else:
             count = _split_infixes(codes, bits, begin, end, rules.digit_hyphens, ends, count)
-    for at in range(num_tails - 1, -1, -1):
-        ends[count] = tails[at - 1] if at > 0 else num
+    for tail in range(num_tails - 1, -1, -1):
+        ends[count] = tails[tail - 1] if tail > 0 else num
         count += 1
     return count
 
 
 @kernel
-def _is_digit(bits: Int32s, at: int, begin: int) -> bool:
-    return bool(at >= begin and bits[at] & DIGIT)
+def _is_digit(bits: Int32s, pos: int, begin: int) -> bool:
+    return bool(pos >= begin and bits[pos] & DIGIT)
 
 
 @kernel
-def _dots(codes: Int32s, at: int, end: int) -> int:
+def _dots(codes: Int32s, pos: int, end: int) -> int:
     length = 0
-    while at + length < end and codes[at + length] == 46:
+    while pos + length < end and codes[pos + length] == 46:
         length += 1
     return length
 
@@ -193,12 +197,12 @@ def _unit_length(codes: Int32s, bits: Int32s, begin: int, end: int) -> int:
         length += 1
     if length > 4 or end - length <= begin:
         return 0
-    at = end - length
+    pos = end - length
     packed = np.int64(1)
     for char in range(length):
-        if codes[at + char] > 127:
+        if codes[pos + char] > 127:
             return 0
-        packed = packed << 8 | np.int64(codes[at + char])
+        packed = packed << 8 | np.int64(codes[pos + char])
     for unit in _UNITS:
         if packed == unit:
             return length
@@ -220,20 +224,20 @@ def _split_infixes(
     codes: Int32s, bits: Int32s, begin: int, end: int, digit_hyphens: int, ends: Int32s, count: int
 ) -> int:
     """Append the tokens of what is left in the middle; return the new count."""
-    start = at = begin
-    while at < end:
-        length = _infix_length(codes, bits, begin, at, end, digit_hyphens)
+    start = pos = begin
+    while pos < end:
+        length = _infix_length(codes, bits, begin, pos, end, digit_hyphens)
         if length == 0:
-            at += 1
+            pos += 1
             continue
-        if at > begin:
-            if at != start:
-                ends[count] = at
+        if pos > begin:
+            if pos != start:
+                ends[count] = pos
                 count += 1
-            start = at + length
+            start = pos + length
             ends[count] = start
             count += 1
-        at += length
+        pos += length
     if start < end:
         ends[count] = end
         count += 1
@@ -242,31 +246,31 @@ def _split_infixes(
 
 @kernel
 def _infix_length(
-    codes: Int32s, bits: Int32s, begin: int, at: int, end: int, digit_hyphens: int
+    codes: Int32s, bits: Int32s, begin: int, pos: int, end: int, digit_hyphens: int
 ) -> int:
-    """Return how many characters the infix pattern matches at `at`."""
-    code = codes[at]
-    if bits[at] & BREAK:
+    """Return how many characters the infix pattern matches at `pos`."""
+    code = codes[pos]
+    if bits[pos] & BREAK:
         return 1
-    if bits[at] & LETTER:
+    if bits[pos] & LETTER:
         return 0
     if code == 46:
-        length = _dots(codes, at, end)
+        length = _dots(codes, pos, end)
         if length > 1:
             return length
-    if at == begin or at + 1 >= end:
+    if pos == begin or pos + 1 >= end:
         return 0
-    left, right = bits[at - 1], bits[at + 1]
+    left, right = bits[pos - 1], bits[pos + 1]
     if code == 46:
         return int(bool(left & (LOWER | QUOTE)) and bool(right & (UPPER | QUOTE)))
     is_sign = code == 43 or code == 45 or code == 42 or code == 94  # + - * ^
-    if is_sign and left & DIGIT and (right & DIGIT or codes[at + 1] == 45):
+    if is_sign and left & DIGIT and (right & DIGIT or codes[pos + 1] == 45):
         return 1
     if code == 44:
         return int(bool(left & LETTER) and bool(right & LETTER))
     if code == 45 or code == 126 or code == 0x2013 or code == 0x2014:  # - ~ and dashes
         if left & LETTER or (digit_hyphens and left & DIGIT):
-            return _hyphens_length(codes, bits, at, end)
+            return _hyphens_length(codes, bits, pos, end)
         return 0
     if code == 58 or code == 60 or code == 61 or code == 62 or code == 47:  # : < = > /
         return int(bool(left & (LETTER | DIGIT)) and bool(right & LETTER))
@@ -274,24 +278,24 @@ def _infix_length(
 
 
 @kernel
-def _hyphens_length(codes: Int32s, bits: Int32s, at: int, end: int) -> int:
-    """Return how many of the hyphens at `at` precede a letter: - -- --- and dashes."""
-    code = codes[at]
+def _hyphens_length(codes: Int32s, bits: Int32s, pos: int, end: int) -> int:
+    """Return how many of the hyphens at `pos` precede a letter: - -- --- and dashes."""
+    code = codes[pos]
     max_hyphens = 3 if code == 45 else 2 if code == 0x2014 else 1
     for length in range(1, max_hyphens + 1):
-        if at + length >= end:
+        if pos + length >= end:
             return 0
-        if bits[at + length] & LETTER:
+        if bits[pos + length] & LETTER:
             return length
-        if codes[at + length] != code:
+        if codes[pos + length] != code:
             return 0
     return 0
 
 
 @kernel
-def _has_match(count: int, rules: Rules, room: SplitScratch) -> bool:
+def _has_match(count: int, rules: Rules, scratch: SplitScratch) -> bool:
     """Return whether neighbouring tokens spell a special case that has other tokens."""
-    codes, ends = room.codes, room.ends
+    codes, ends = scratch.codes, scratch.ends
     table, starts, texts, longest = rules.table, rules.starts, rules.codes, rules.longest
     matched, piece_starts, pieces = rules.matched, rules.piece_starts, rules.pieces
     begin = np.int64(0)
@@ -306,10 +310,10 @@ def _has_match(count: int, rules: Rules, room: SplitScratch) -> bool:
             piece, stop = piece_starts[number], piece_starts[number + 1]
             if stop - piece != last - first + 1:
                 return True
-            at = begin
-            for place in range(first, last + 1):
-                at += pieces[piece + place - first]
-                if ends[place] != at:
+            pos = begin
+            for token in range(first, last + 1):
+                pos += pieces[piece + token - first]
+                if ends[token] != pos:
                     return True
         begin = np.int64(ends[first])
     return False
@@ -358,18 +362,18 @@ class SplitScratch(NamedTuple):
     """Scratch for chunks of at most n characters.
 
     Attributes:
-        codes, bits, places: (n + 1,) the characters, their classes, where they are in the texts.
+        codes, bits, positions: (n + 1,) the characters, their classes, where they are in the texts.
         ends, tails: (n + 1,) where tokens end; the beginnings of suffixes.
     """
 
     codes: Int32s
     bits: Int32s
-    places: Int64s
+    positions: Int64s
     ends: Int32s
     tails: Int32s
 
 
-def room(size: int) -> SplitScratch:
+def split_scratch(size: int) -> SplitScratch:
     """Return scratch for chunks of at most `size` bytes."""
     narrow = [np.empty(size + 1, np.int32) for _ in range(4)]
     return SplitScratch(narrow[0], narrow[1], np.empty(size + 1, np.int64), narrow[2], narrow[3])
@@ -389,10 +393,10 @@ def rules(
     # Once per installation: no reason to compile it for Python, too.
     hashed = getattr(hash_chars, "py_func", hash_chars)
     for number, text in enumerate(codes, start=1):
-        place = hashed(text, 0, len(text)) & (size - 1)
-        while table[place]:
-            place = (place + 1) & (size - 1)
-        table[place] = number
+        slot = hashed(text, 0, len(text)) & (size - 1)
+        while table[slot]:
+            slot = (slot + 1) & (size - 1)
+        table[slot] = number
     pieces = [list(map(len, specials[text])) for text in texts]
     compiled = Rules(
         classes,
@@ -414,8 +418,8 @@ def rules(
 def hash_chars(codes: Int32s, begin: int | np.int64, end: int | np.int64) -> int:
     """Return a hash of some characters."""
     value = np.int64(end - begin)
-    for at in range(begin, end):
-        value = (value * np.int64(31) + codes[at]) & np.int64(0xFFFFFFFFFFFF)
+    for pos in range(begin, end):
+        value = (value * np.int64(31) + codes[pos]) & np.int64(0xFFFFFFFFFFFF)
     return int(value ^ (value >> np.int64(15)))
 
 
@@ -434,17 +438,17 @@ def find_special(
     if length > longest or length <= 0:
         return -1
     mask = len(table) - 1
-    place = hash_chars(codes, begin, end) & mask
-    while table[place] != 0:
-        number = np.int64(table[place]) - 1
-        at = starts[number]
-        if starts[number + 1] - at == length:
+    slot = hash_chars(codes, begin, end) & mask
+    while table[slot] != 0:
+        number = np.int64(table[slot]) - 1
+        first = starts[number]
+        if starts[number + 1] - first == length:
             equal = 0
-            while equal < length and codes[begin + equal] == texts[at + equal]:
+            while equal < length and codes[begin + equal] == texts[first + equal]:
                 equal += 1
             if equal == length:
                 return int(number)
-        place = (place + 1) & mask
+        slot = (slot + 1) & mask
     return -1
 
 
@@ -459,25 +463,25 @@ NO_RULES = rules(np.zeros(NUM_CODES, np.uint16), {}, frozenset(), digit_hyphens=
 def is_url(codes: Int32s, bits: Int32s, begin: int, end: int) -> bool:
     """Return whether spaCy's URL pattern matches: scheme, user, host or address, port, path."""
     dots = 0
-    for at in range(begin, end):
-        dots += codes[at] == 46
+    for pos in range(begin, end):
+        dots += codes[pos] == 46
     if dots == 0:
         return False
-    at = begin
-    while at < end and bits[at] & SCHEME:
-        at += 1
+    pos = begin
+    while pos < end and bits[pos] & SCHEME:
+        pos += 1
     host = -1
     if (
-        at - begin >= 2
-        and at + 3 < end
-        and codes[at] == 58
-        and codes[at + 1] == 47
-        and codes[at + 2] == 47
+        pos - begin >= 2
+        and pos + 3 < end
+        and codes[pos] == 58
+        and codes[pos + 1] == 47
+        and codes[pos + 2] == 47
     ):
-        host = at + 3
-    for at in range(begin, end):
-        is_behind_user = at > begin + 1 and codes[at - 1] == 64
-        if (at in (begin, host) or is_behind_user) and _is_host(codes, bits, at, end):
+        host = pos + 3
+    for pos in range(begin, end):
+        is_behind_user = pos > begin + 1 and codes[pos - 1] == 64
+        if (pos in (begin, host) or is_behind_user) and _is_host(codes, bits, pos, end):
             return True
     return False
 
@@ -485,61 +489,66 @@ def is_url(codes: Int32s, bits: Int32s, begin: int, end: int) -> bool:
 @kernel
 def _is_host(codes: Int32s, bits: Int32s, begin: int, end: int) -> bool:
     """Return whether a host name or an address, a port and a path fill `begin:end`."""
-    at = _host_end(codes, bits, begin, end)
-    if at < 0:
-        at = _address_end(codes, bits, begin, end)
-    if at < 0:
+    pos = _host_end(codes, bits, begin, end)
+    if pos < 0:
+        pos = _address_end(codes, bits, begin, end)
+    if pos < 0:
         return False
-    if at < end and codes[at] == 58:
-        port = at + 1
-        while port < end and port - at <= 6 and bits[port] & DIGIT:
+    if pos < end and codes[pos] == 58:
+        port = pos + 1
+        while port < end and port - pos <= 6 and bits[port] & DIGIT:
             port += 1
-        if port - at < 3 or port - at > 6:
+        if port - pos < 3 or port - pos > 6:
             return False
-        at = port
-    return bool(at == end or codes[at] == 47 or codes[at] == 63 or codes[at] == 35)
+        pos = port
+    return bool(pos == end or codes[pos] == 47 or codes[pos] == 63 or codes[pos] == 35)
 
 
 @kernel
 def _host_end(codes: Int32s, bits: Int32s, begin: int, end: int) -> int:
     """Return where a host name ends, -1 if there is none: labels, and small letters at last."""
-    label = at = begin
+    label = pos = begin
     labels = 0
     letters = True
     while True:
-        if at < end and (bits[at] & HOST or codes[at] == 45 or codes[at] == 95):
-            letters = letters and bool(bits[at] & LOWER)
-            at += 1
+        if pos < end and (bits[pos] & HOST or codes[pos] == 45 or codes[pos] == 95):
+            letters = letters and bool(bits[pos] & LOWER)
+            pos += 1
             continue
-        if at < end and codes[at] == 46:
-            if at == label or at - label > 64 or not bits[label] & HOST or not bits[at - 1] & HOST:
+        if pos < end and codes[pos] == 46:
+            if (
+                pos == label
+                or pos - label > 64
+                or not bits[label] & HOST
+                or not bits[pos - 1] & HOST
+            ):
                 return -1
             labels += 1
             letters = True
-            at += 1
-            label = at
+            pos += 1
+            label = pos
             continue
-        if labels > 0 and letters and 2 <= at - label <= 63:
-            return at
+        if labels > 0 and letters and 2 <= pos - label <= 63:
+            return pos
         return -1
 
 
 @kernel
 def _address_end(codes: Int32s, bits: Int32s, begin: int, end: int) -> int:
     """Return where an IPv4 address ends, -1 if there is none or it is a private one."""
-    at = begin
+    pos = begin
     first = second = 0
     for group in range(4):
         if group > 0:
-            if at >= end or codes[at] != 46:
+            if pos >= end or codes[pos] != 46:
                 return -1
-            at += 1
-        start, value = at, 0
-        while at < end and at - start < 3 and bits[at] & DIGIT:
-            value = value * 10 + (codes[at] - 48)
-            at += 1
-        length = at - start
-        if length == 0 or (at < end and bits[at] & DIGIT):
+            pos += 1
+        start, value = pos, 0
+        while pos < end and pos - start < 3 and bits[pos] & DIGIT:
+            value = value * 10 + (codes[pos] - 48)
+            pos += 1
+        length = pos - start
+        if length == 0 or (pos < end and bits[pos] & DIGIT):
             return -1
         if length == 3 and value < 100:
             return -1
@@ -557,4 +566,4 @@ def _address_end(codes: Int32s, bits: Int32s, begin: int, end: int) -> int:
         return -1
     if first == 172 and 16 <= second <= 31:
         return -1
-    return at
+    return pos

@@ -10,7 +10,7 @@ from corpuskit.kernels.arrays import Bytes, Int32s, Int64s, Uint64s
 from corpuskit.kernels.jit import kernel, packed_kernel
 from corpuskit.kernels.words.english import Rules, SplitScratch, split_chunk
 from corpuskit.kernels.words.lexicon import Records, append_record
-from corpuskit.kernels.words.split import COUNT_BITS, PLACE, TOUCHY, VALUE, Questions
+from corpuskit.kernels.words.split import COUNT_BITS, POSITION, TOUCHY, VALUE, Questions
 
 WHOLE, ASK, RULES = 0, 1, 2
 """Who splits a new chunk: it is a word; the caller; the rules, and the caller if they can't."""
@@ -32,7 +32,7 @@ class LearnedWords(NamedTuple):
     touchy: Bytes
 
 
-def nothing_found(num: int) -> LearnedWords:
+def no_answers(num: int) -> LearnedWords:
     """Return no answers yet."""
     return LearnedWords(
         np.zeros(num, np.int64), np.full(num, UNKNOWN, np.int64), np.zeros(num, np.uint8)
@@ -46,7 +46,7 @@ def learn(
     splitter: int,
     rules: Rules,
     records: Records,
-    room: SplitScratch,
+    scratch: SplitScratch,
     queue: Questions,
     learned: LearnedWords,
 ) -> None:
@@ -57,27 +57,27 @@ def learn(
         first_question: questions before it are answered.
         splitter, rules: what splits.
         records: with room for all bytes of the questions.
-        room: for the longest chunk.
+        scratch: for the longest chunk.
         queue, learned: see their classes; `learned` begins with `first_question`.
     """
-    ends = room.ends
+    ends = scratch.ends
     for question in range(first_question, queue.used[0]):
         if queue.slots[question] < 0:
             continue
         start, stop = queue.spans[question, 0], queue.spans[question, 1]
         count = 1
         if splitter == RULES:
-            count = split_chunk(data, start, stop, rules, room)
+            count = split_chunk(data, start, stop, rules, scratch)
         else:
             ends[0] = stop - start
-        place = question - first_question
+        index = question - first_question
         if count < 0:
             continue
-        learned.firsts[place], learned.counts[place] = records.used[0], count
-        at = start
+        learned.firsts[index], learned.counts[index] = records.used[0], count
+        pos = start
         for word in range(count):
-            append_record(records, data, at, start + ends[word])
-            at = start + ends[word]
+            append_record(records, data, pos, start + ends[word])
+            pos = start + ends[word]
 
 
 @kernel
@@ -87,11 +87,11 @@ def answer(
     """Write answers into the slots of questions from `first_question` on."""
     for question in range(first_question, queue.used[0]):
         if queue.slots[question] >= 0:
-            at, place = np.uint64(queue.slots[question]), question - first_question
-            first, count = learned.firsts[place], learned.counts[place]
+            slot, index = np.uint64(queue.slots[question]), question - first_question
+            first, count = learned.firsts[index], learned.counts[index]
             value = np.uint64(first) | (np.uint64(count) << COUNT_BITS)
-            slots[at + VALUE] = value | (TOUCHY if learned.touchy[place] else np.uint64(0))
-            slots[at + PLACE] = np.uint64(records.starts[first])
+            slots[slot + VALUE] = value | (TOUCHY if learned.touchy[index] else np.uint64(0))
+            slots[slot + POSITION] = np.uint64(records.starts[first])
 
 
 @kernel
@@ -102,8 +102,8 @@ def _expanded_offsets(
     counts, touchy = learned.counts, learned.touchy
     num = np.int64(0)
     for row in range(len(offsets) - 1):
-        for at in range(offsets[row], offsets[row + 1]):
-            token = tokens[at]
+        for index in range(offsets[row], offsets[row + 1]):
+            token = tokens[index]
             if token >= 0:
                 num += 1
             else:
@@ -116,8 +116,8 @@ def _expanded_offsets(
 def _expand(size: int, tokens: Int32s, learned: LearnedWords, out: Int32s) -> None:
     firsts, counts = learned.firsts, learned.counts
     num = 0
-    for at in range(size):
-        token = tokens[at]
+    for index in range(size):
+        token = tokens[index]
         if token >= 0:
             out[num] = token
             num += 1

@@ -134,15 +134,15 @@ class Lexicon:
         records = self.records
         num, size = (int(used) for used in records.used)
         if num + num_records > len(records.chars):
-            room = num_records + max(num * 2, 1 << 12)
-            arrays = [_longer(array, num, room) for array in (records.chars, *records[4:7])]
+            capacity = num_records + max(num * 2, 1 << 12)
+            arrays = [_longer(array, num, capacity) for array in (records.chars, *records[4:7])]
             self.records = records = records._replace(
-                starts=_longer(records.starts, num + 1, room + 1),
+                starts=_longer(records.starts, num + 1, capacity + 1),
                 **dict(zip(("chars", "kinds", "hashes", "powers"), arrays, strict=True)),
             )
         if size + size_bytes + SLACK > len(records.data):
-            room = size_bytes + SLACK + max(size * 2, 1 << 14)
-            self.records = records._replace(data=_longer(records.data, size, room))
+            capacity = size_bytes + SLACK + max(size * 2, 1 << 14)
+            self.records = records._replace(data=_longer(records.data, size, capacity))
 
     def append(self, words: Sequence[str]) -> int:
         """Add records, return the number of the first."""
@@ -202,8 +202,8 @@ def _codes(chars: Iterable[str]) -> list[int]:
     return [ord(char) for char in chars if ord(char) < NUM_CODES]
 
 
-def _longer(array: AnyArray, used: int, room: int) -> AnyArray:
-    longer = np.empty(room, array.dtype)
+def _longer(array: AnyArray, used: int, capacity: int) -> AnyArray:
+    longer = np.empty(capacity, array.dtype)
     longer[:used] = array[:used]
     return longer
 
@@ -240,36 +240,36 @@ def append_record(records: Records, data: Bytes, start: int, stop: int) -> None:
     """Append the word `data[start:stop]`; there must be room for it. O(bytes), about 10 ns each."""
     # Out of the tuple at once: each look at an array in a tuple costs an atomic count of uses.
     used, content, char_kinds = records.used, records.data, records.char_kinds
-    number, place = used[0], used[1]
+    number, size = used[0], used[1]
     value, power = np.uint64(0), np.uint64(1)
     chars = all_kinds = 0
     common_kinds = PUNCT
-    at = start
-    while at < stop:
-        code = code_point(data, at)
+    pos = start
+    while pos < stop:
+        code = code_point(data, pos)
         kinds = np.int64(SOLID)
         if code < len(char_kinds):
             kinds = np.int64(char_kinds[code])
         all_kinds |= kinds
         common_kinds &= kinds
         chars += 1
-        stop_byte = at + char_width(data[at])
-        while at < stop_byte:
-            byte = data[at]
-            content[place] = byte
-            place += 1
+        stop_byte = pos + char_width(data[pos])
+        while pos < stop_byte:
+            byte = data[pos]
+            content[size] = byte
+            size += 1
             value = folded(product(value, np.uint64(BASE)) + np.uint64(byte))
             power = product(power, np.uint64(BASE))
-            at += 1
+            pos += 1
     if chars > 1:
         all_kinds &= ~SENTENCE_END
     records.kinds[number] = (all_kinds & (SOLID | ALPHA | SENTENCE_END)) | common_kinds
     records.chars[number] = chars
     records.hashes[number] = value
     records.powers[number] = power
-    records.starts[number + 1] = place
+    records.starts[number + 1] = size
     used[0] = number + 1
-    used[1] = place
+    used[1] = size
 
 
 @kernel
@@ -288,7 +288,7 @@ def same_bytes(left: Bytes, at: int | np.int64, right: Bytes, begin: int, end: i
 
 
 @kernel
-def place_of(values: AnyArray, value: Any) -> int:
+def bisect_left(values: AnyArray, value: Any) -> int:
     """Return the position of the first of ascending values that is not below `value`.
 
     As np.searchsorted, which takes 0.4 s to compile, and 0.15 s to load.
@@ -311,28 +311,28 @@ def _mark(
     starts: Int64s,
     data: Bytes,
     marks: Bytes,
-    first: int,
+    old: int,
     size: int,
 ) -> None:
     """Set the marks of records `done:size`. O(T log K) for K words."""
-    for record in range(first, size):
+    for record in range(old, size):
         begin, end = records.starts[record], records.starts[record + 1]
-        place = place_of(hashes, records.hashes[record])
+        index = bisect_left(hashes, records.hashes[record])
         marks[record] = 0
-        while place < len(hashes) and hashes[place] == records.hashes[record]:
-            number = numbers[place]
-            at = starts[number]
-            if starts[number + 1] - at == end - begin and same_bytes(
-                data, at, records.data, begin, end
+        while index < len(hashes) and hashes[index] == records.hashes[record]:
+            number = numbers[index]
+            first = starts[number]
+            if starts[number + 1] - first == end - begin and same_bytes(
+                data, first, records.data, begin, end
             ):
                 marks[record] = number + 1
-            place += 1
+            index += 1
 
 
 @kernel
 def _copy_rows(starts: Int64s, tokens: Int32s, rows: Int64s, offsets: Int64s, out: Int32s) -> None:
-    for place in range(len(rows)):
-        at = starts[rows[place]]
-        out[offsets[place] : offsets[place + 1]] = tokens[
-            at : at + offsets[place + 1] - offsets[place]
+    for index in range(len(rows)):
+        first = starts[rows[index]]
+        out[offsets[index] : offsets[index + 1]] = tokens[
+            first : first + offsets[index + 1] - offsets[index]
         ]

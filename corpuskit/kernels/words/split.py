@@ -1,8 +1,9 @@
 """Texts to words through a memory of chunks: what a chunk splits into is worked out once.
 
 A chunk is what is between whitespace, as str.split() sees it. The memory is a hash table of
-32-byte slots (low key, high key, value, place of the bytes), two of which are a cache line: chunks
-of up to 15 bytes are compared by their key, longer ones by 120 bits of hash and then byte by byte.
+32-byte slots (low key, high key, value, position of the bytes), two of which are a cache line.
+Chunks of up to 15 bytes are compared by their key, longer ones by 120 bits of hash and then byte
+by byte.
 
 A new chunk is a question. The answer comes from nobody (a chunk is a word), from the rules in
 `english.py`, or from the caller, who also gets what the rules cannot answer.
@@ -18,7 +19,7 @@ from corpuskit.kernels.arrays import Bytes, Int32s, Int64s, Uint64s, frozen
 from corpuskit.kernels.hashing import load64, load_tail
 from corpuskit.kernels.jit import inline, kernel, packed_kernel
 from corpuskit.kernels.utf8 import wide_space_width
-from corpuskit.kernels.words.lexicon import Lexicon, place_of, same_bytes
+from corpuskit.kernels.words.lexicon import Lexicon, bisect_left, same_bytes
 
 COUNT_BITS, LOW = np.uint64(32), np.uint64(0xFFFFFFFF)
 _COUNT = np.uint64(0x0FFFFFFF)
@@ -27,7 +28,7 @@ _PENDING, TOUCHY = np.uint64(1 << 63), np.uint64(1 << 62)
 
 _FLAGS = np.uint64(60)
 _NONE, _ONE, _FOUR, _EIGHT = np.uint64(0), np.uint64(1), np.uint64(4), np.uint64(8)
-_KEY_HIGH, VALUE, PLACE = np.uint64(1), np.uint64(2), np.uint64(3)
+_KEY_HIGH, VALUE, POSITION = np.uint64(1), np.uint64(2), np.uint64(3)
 _LINE_BITS = np.uint64(3)
 
 _BLOCK = 256
@@ -50,17 +51,19 @@ class Questions(NamedTuple):
     slots: Int64s
 
 
-def questions(room: int) -> Questions:
+def questions(capacity: int) -> Questions:
     """Return room for questions."""
-    return Questions(np.zeros(1, np.int64), np.empty((room, 2), np.int64), np.empty(room, np.int64))
+    return Questions(
+        np.zeros(1, np.int64), np.empty((capacity, 2), np.int64), np.empty(capacity, np.int64)
+    )
 
 
 def more_questions(queue: Questions) -> Questions:
     """Return the questions with room for as many again, if more than half of it is taken."""
-    used, room = int(queue.used[0]), len(queue.slots)
-    if used * 2 < room:
+    used, capacity = int(queue.used[0]), len(queue.slots)
+    if used * 2 < capacity:
         return queue
-    longer = questions(room * 2)
+    longer = questions(capacity * 2)
     longer.used[0] = used
     longer.spans[:used], longer.slots[:used] = queue.spans[:used], queue.slots[:used]
     return longer
@@ -138,11 +141,11 @@ def _rehash(old: Uint64s, new: Uint64s) -> None:
     for slot in range(0, len(old), 4):
         if old[slot + 1] != _NONE:
             line = mix_key(old[slot], old[slot + 1]) & mask
-            at = line << _LINE_BITS
-            while new[at + _KEY_HIGH] != _NONE:
-                at = (at + _FOUR) & np.uint64(len(new) - 1)
+            pos = line << _LINE_BITS
+            while new[pos + _KEY_HIGH] != _NONE:
+                pos = (pos + _FOUR) & np.uint64(len(new) - 1)
             for field in range(_FOUR):
-                new[at + field] = old[np.uint64(slot) + field]
+                new[pos + field] = old[np.uint64(slot) + field]
 
 
 @packed_kernel
@@ -177,48 +180,48 @@ def find_words(
     # Out of the tuples at once: each look at an array in a tuple costs an atomic count of uses.
     tokens, bounds, edges = scratch.tokens, scratch.offsets, scratch.edges
     numbers = scratch.numbers
-    lows, highs, places = scratch.keys[0], scratch.keys[1], scratch.keys[2]
+    lows, highs, first_slots = scratch.keys[0], scratch.keys[1], scratch.keys[2]
     for row in range(first_row, len(begins)):
         begin, end = begins[row], ends[row]
         runs = np.uint64(split_spaces(data, begin, end, space_kinds, edges))
-        next_forced = forced[place_of(forced, begin)]
+        next_forced = forced[bisect_left(forced, begin)]
         num, run = np.uint64(bounds[row]), np.uint64(0)
         while run < runs:
             first, last = run, min(run + np.uint64(_BLOCK), runs)
-            _look_ahead(data, begin, edges, first, last, slots, lows, highs, places)
+            _look_ahead(data, begin, edges, first, last, slots, lows, highs, first_slots)
             while run < last:
                 start = begin + edges[run + run]
                 stop = begin + edges[run + run + _ONE]
-                low, high, at = lows[run - first], highs[run - first], places[run - first]
+                low, high, slot = lows[run - first], highs[run - first], first_slots[run - first]
                 numbers[run] = num
                 # The second of the line if it is not the first, without a branch: which of them
                 # it is, nobody can predict.
-                is_first = (slots[at] == low) & (slots[at + _KEY_HIGH] == high)
-                at += _NONE if is_first else _FOUR
-                value = slots[at + VALUE]
+                is_first = (slots[slot] == low) & (slots[slot + _KEY_HIGH] == high)
+                slot += _NONE if is_first else _FOUR
+                value = slots[slot + VALUE]
                 if (
-                    slots[at] != low
-                    or slots[at + _KEY_HIGH] != high
+                    slots[slot] != low
+                    or slots[slot + _KEY_HIGH] != high
                     or (
                         stop - start > 15
                         and (
                             value & _PENDING
                             or not same_bytes(
-                                content, np.int64(slots[at + PLACE]), data, start, stop
+                                content, np.int64(slots[slot + POSITION]), data, start, stop
                             )
                         )
                     )
                 ):
-                    slot = _find_slot(
+                    new_slot = _find_slot(
                         data, start, stop, low, high, slots, used, content, seams, queue
                     )
-                    if slot == _NO_ROOM:
+                    if new_slot == _NO_ROOM:
                         return row
-                    if slot == _FORBIDDEN:
+                    if new_slot == _FORBIDDEN:
                         num = _ask_text(begin, end, bounds[row], tokens, queue)
                         run = last = runs
                         break
-                    value = slots[np.uint64(slot) + VALUE]
+                    value = slots[np.uint64(new_slot) + VALUE]
                 token = value & LOW
                 run += _ONE
                 if value >> _FLAGS != _NONE or next_forced < stop:
@@ -231,7 +234,7 @@ def find_words(
                         line, run = _line_around(data, begin, edges, run, runs)
                         start, stop = begin + edges[line + line], begin + edges[run + run - _ONE]
                         num = _ask_text(start, stop, numbers[line], tokens, queue)
-                        next_forced = forced[place_of(forced, stop)]
+                        next_forced = forced[bisect_left(forced, stop)]
                         continue
                     if value & _PENDING:
                         tokens[num] = -1 - np.int64(token)
@@ -258,7 +261,7 @@ def _look_ahead(
     slots: Uint64s,
     lows: Uint64s,
     highs: Uint64s,
-    places: Uint64s,
+    first_slots: Uint64s,
 ) -> None:
     """Fill the keys of chunks `first:last` and where they are looked for first."""
     mask = np.uint64(len(slots) - 1) >> _LINE_BITS
@@ -270,12 +273,12 @@ def _look_ahead(
         else:
             low, high = long_key(data, start, stop)
         lows[run - first], highs[run - first] = low, high
-        places[run - first] = (mix_key(low, high) & mask) << _LINE_BITS
+        first_slots[run - first] = (mix_key(low, high) & mask) << _LINE_BITS
     # All lines are fetched at once, before any of them is waited for: twice as fast.
     sink = _NONE
     for chunk in range(last - first):
-        sink ^= slots[places[chunk]]
-    places[_BLOCK] = sink
+        sink ^= slots[first_slots[chunk]]
+    first_slots[_BLOCK] = sink
 
 
 @kernel
@@ -315,29 +318,29 @@ def _find_slot(
 ) -> int:
     """Return the slot of a chunk, which is a question if it is new; or why there is none."""
     last = np.uint64(len(slots) - 1)
-    at = (mix_key(low, high) << _LINE_BITS) & last
-    while slots[at + _KEY_HIGH] != _NONE:
-        if slots[at] == low and slots[at + _KEY_HIGH] == high:
+    slot = (mix_key(low, high) << _LINE_BITS) & last
+    while slots[slot + _KEY_HIGH] != _NONE:
+        if slots[slot] == low and slots[slot + _KEY_HIGH] == high:
             if stop - start <= 15:
-                return int(at)
-            place = np.int64(slots[at + PLACE])
+                return int(slot)
+            position = np.int64(slots[slot + POSITION])
             # The bytes of a question are in the batch.
-            is_pending = slots[at + VALUE] & _PENDING != _NONE
-            if same_bytes(data if is_pending else content, place, data, start, stop):
-                return int(at)
-        at = (at + _FOUR) & last
+            is_pending = slots[slot + VALUE] & _PENDING != _NONE
+            if same_bytes(data if is_pending else content, position, data, start, stop):
+                return int(slot)
+        slot = (slot + _FOUR) & last
     question = queue.used[0]
     if used[0] * 8 >= len(slots) or question == len(queue.slots):
         return _NO_ROOM
     if _is_forbidden(data, start, stop, seams.forbidden):
         return _FORBIDDEN
     queue.spans[question, 0], queue.spans[question, 1] = start, stop
-    queue.slots[question] = at
+    queue.slots[question] = slot
     queue.used[0] = question + 1
     used[0] += 1
-    slots[at], slots[at + _KEY_HIGH] = low, high
-    slots[at + VALUE], slots[at + PLACE] = np.uint64(question) | _PENDING, np.uint64(start)
-    return int(at)
+    slots[slot], slots[slot + _KEY_HIGH] = low, high
+    slots[slot + VALUE], slots[slot + POSITION] = np.uint64(question) | _PENDING, np.uint64(start)
+    return int(slot)
 
 
 @kernel
@@ -358,8 +361,8 @@ def _is_forbidden(data: Bytes, start: int, stop: int, forbidden: Bytes) -> bool:
     size = len(forbidden)
     if size == 0 or stop - start < size:
         return False
-    for at in range(start, stop - size + 1):
-        if data[at] == forbidden[0] and same_bytes(forbidden, 0, data, at, at + size):
+    for pos in range(start, stop - size + 1):
+        if data[pos] == forbidden[0] and same_bytes(forbidden, 0, data, pos, pos + size):
             return True
     return False
 
@@ -396,17 +399,17 @@ def split_spaces(data: Bytes, begin: int, end: int, kinds: Bytes, edges: Int32s)
     """
     num = np.uint64(0)
     previous = np.uint8(_SPACE)
-    at = begin
-    while at < end:
-        kind, width = kinds[data[at]], 1
+    pos = begin
+    while pos < end:
+        kind, width = kinds[data[pos]], 1
         if kind == _WIDE:
-            width = wide_space_width(data, at)
+            width = wide_space_width(data, pos)
             kind = np.uint8(_WORD if width == 0 else _SPACE)
             width = max(width, 1)
-        edges[num] = at - begin
+        edges[num] = pos - begin
         num += np.uint64(kind ^ previous)
         previous = kind
-        at += width
+        pos += width
     edges[num] = end - begin
     num += np.uint64(previous)
     return int(num >> np.uint64(1))
@@ -435,14 +438,14 @@ def mix_key(low: np.uint64, high: np.uint64) -> np.uint64:
 def long_key(data: Bytes, start: int, stop: int) -> tuple[np.uint64, np.uint64]:
     """Return 120 bits of hash of a chunk of 16 bytes and more, its high byte 255."""
     low, high = _MULTIPLY[0] ^ np.uint64(stop - start), _MULTIPLY[1]
-    at = start
-    while at < stop:
-        group = load64(data, at) if at + 8 <= stop else load_tail(data, at, stop)
+    pos = start
+    while pos < stop:
+        group = load64(data, pos) if pos + 8 <= stop else load_tail(data, pos, stop)
         low = (low ^ group) * _MULTIPLY[2]
         low ^= low >> np.uint64(32)
         high = (high + group) * _MULTIPLY[0]
         high ^= high >> np.uint64(31)
-        at += 8
+        pos += 8
     low *= _MULTIPLY[1]
     return low ^ (low >> np.uint64(32)), (high >> np.uint64(8)) | _LONG
 
@@ -500,24 +503,26 @@ def is_touched(
     data: Bytes, begin: int, end: int, start: int, stop: int, seams: Seams, token: int | np.int64
 ) -> bool:
     """Return whether the chunk whose first word is `token` loses a special case."""
-    group = seams.groups[place_of(seams.firsts, token)]
+    group = seams.groups[bisect_left(seams.firsts, token)]
     for entry in range(seams.bounds[group], seams.bounds[group + 1]):
         first, last = seams.starts[entry], seams.starts[entry + 1]
         if seams.sides[entry] & 1:
-            step, at, place, stop_place, limit = 1, stop, first, last, end
+            step, pos, index, stop_index, limit = 1, stop, first, last, end
         else:
-            step, at, place, stop_place, limit = -1, start - 1, last - 1, first - 1, begin - 1
-        if at == limit or data[at] != 32:
+            step, pos, index, stop_index, limit = -1, start - 1, last - 1, first - 1, begin - 1
+        if pos == limit or data[pos] != 32:
             continue
-        while place != stop_place:
-            if at != limit and data[at] == 32:
-                at += step
-            if at == limit or data[at] != seams.data[place]:
+        while index != stop_index:
+            if pos != limit and data[pos] == 32:
+                pos += step
+            if pos == limit or data[pos] != seams.data[index]:
                 break
-            at += step
-            place += step
-        if place == stop_place and (
-            not seams.sides[entry] & 2 or at == limit or not _same_word(data[at], data[at - step])
+            pos += step
+            index += step
+        if index == stop_index and (
+            not seams.sides[entry] & 2
+            or pos == limit
+            or not _same_word(data[pos], data[pos - step])
         ):
             return True
     return False

@@ -21,7 +21,7 @@ import numpy as np
 
 from corpuskit.errors import DataError, UsageError, suggest
 from corpuskit.kernels.arrays import frozen
-from corpuskit.kernels.fasttext import SOFTMAX, best_labels, cut_texts, mean_rows, scratch
+from corpuskit.kernels.fasttext import SOFTMAX, best_labels, cut_texts, make_scratch, mean_rows
 from corpuskit.kernels.textfeatures import MOST_WORDS, normalize
 from corpuskit.stages.annotators._card import ModelCard, append_card, parse_normalization
 from corpuskit.stages.annotators._fasttextfile import ENTRY_TAIL, PREFIX, read_model
@@ -228,11 +228,13 @@ class FastTextModel(TextClassifier):
     ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
         """Return the means of the rows of texts, (N, stride), and how many rows each has."""
         model = self._model
-        room = scratch(model.features, int((ends - begins).max(initial=0)), self._word_cache)
-        self._word_cache = room.word_cache
+        scratch = make_scratch(
+            model.features, int((ends - begins).max(initial=0)), self._word_cache
+        )
+        self._word_cache = scratch.word_cache
         hidden = np.zeros((len(begins), model.stride), np.float32)
         counts = np.zeros(len(begins), np.int64)
-        mean_rows(begins, ends, data, model.features, model.matrix, room, hidden, counts)
+        mean_rows(begins, ends, data, model.features, model.matrix, scratch, hidden, counts)
         return hidden, counts
 
     def _logits(self, begins: Offsets, ends: Offsets, data: Bytes) -> Logits:

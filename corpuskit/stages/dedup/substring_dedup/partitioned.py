@@ -254,7 +254,7 @@ def winnow_cell(search: Search, context: PassContext) -> None:
             ends = repeats.ends - (search.window - 1)
             kinds = np.full(len(ends), kind, np.uint8)
             spans.append((batch.keys[repeats.docs], repeats.starts, ends, kinds))
-        rows.append((fps.fps, batch.keys[fps.docs], fps.starts, fps.ats, fps.lasts))
+        rows.append((fps.fps, batch.keys[fps.docs], fps.starts, fps.gram_offsets, fps.lasts))
     if not rows:
         return
     columns = [np.concatenate(arrays) for arrays in zip(*rows, strict=True)]
