@@ -13,22 +13,22 @@ Source: fastText 0.9.3, `getLine` of dictionary.cc, loss.cc.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from corpuskit.kernels.hashing import load64, load_tail, store64
+from corpuskit.kernels.arrays import Bytes, Float32s, Float64s, Int32s, Int64s, Uint32s, Uint64s
+from corpuskit.kernels.hashing import (
+    HIGH_BITS,
+    LOW_BITS,
+    count_before,
+    load64,
+    load_tail,
+    same_bytes,
+    store64,
+)
 from corpuskit.kernels.jit import inline, kernel, packed_kernel
 from corpuskit.kernels.utf8 import skip_space, skip_space_back
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Bytes = NDArray[np.uint8]
-    Offsets = NDArray[np.int64]
-    Rows = NDArray[np.int32]
-    Floats = NDArray[np.float32]
-    Doubles = NDArray[np.float64]
 
 ROWS = 8192
 """Rows that are collected before they are added up: 32 KB, which stay in the fastest cache."""
@@ -50,9 +50,7 @@ _END = np.uint64(int.from_bytes(b"</s>", "little"))
 _END_HASH = np.uint32(3617362777)
 _LABEL = np.uint64(int.from_bytes(b"__label_", "little"))
 
-_HIGH_BITS, _LOW_BITS = np.uint64(0x8080808080808080), np.uint64(0x7F7F7F7F7F7F7F7F)
 _ABOVE_SPACE = np.uint64(0x5F5F5F5F5F5F5F5F)
-_ALL_BITS = np.uint64(0xFFFFFFFFFFFFFFFF)
 _MIX_1, _MIX_2 = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F)
 
 _SHORT = 16
@@ -84,14 +82,14 @@ class Features(NamedTuple):
     """
 
     words: Bytes
-    spans: Offsets
-    table: NDArray[np.uint64]
+    spans: Int64s
+    table: Uint64s
     num_words: int
     min_run: int
     max_run: int
     word_ngrams: int
     buckets: int
-    bucket_rows: NDArray[np.uint64]
+    bucket_rows: Uint64s
     end_row: int
 
 
@@ -105,15 +103,13 @@ class RowScratch(NamedTuple):
         hashes: (W,) uint32 of the words of the longest text, if there are word n-grams.
     """
 
-    word_cache: NDArray[np.uint32]
-    rows: Rows
+    word_cache: Uint32s
+    rows: Int32s
     letters: Bytes
-    hashes: NDArray[np.uint32]
+    hashes: Uint32s
 
 
-def make_scratch(
-    features: Features, longest: int, word_cache: NDArray[np.uint32] | None = None
-) -> RowScratch:
+def make_scratch(features: Features, longest: int, word_cache: Uint32s | None = None) -> RowScratch:
     """Return room for texts of up to `longest` bytes."""
     return RowScratch(
         np.zeros((KNOWN, _LINE), np.uint32) if word_cache is None else word_cache,
@@ -186,12 +182,10 @@ def _find(
         if packed >> np.uint64(32) == value:
             entry = int(packed & np.uint64(0xFFFFFFFF)) - 1
             first, last = features.spans[entry]
-            equal = 0
-            if last - first == end - begin:
-                while equal < end - begin and features.words[first + equal] == data[begin + equal]:
-                    equal += 1
-                if equal == end - begin:
-                    return slot, entry
+            if last - first == end - begin and same_bytes(
+                features.words, first, data, begin, end - begin
+            ):
+                return slot, entry
         slot = (slot + 1) & mask
     return slot, -1
 
@@ -229,7 +223,7 @@ def _hash_bucket(value: np.uint32, inverse: np.uint64, features: Features) -> np
 
 
 @inline
-def _has_row(bucket: np.uint64, bucket_rows: NDArray[np.uint64]) -> np.int64:
+def _has_row(bucket: np.uint64, bucket_rows: Uint64s) -> np.int64:
     """Return 1 if a bucket has a row, else 0."""
     if len(bucket_rows) == 0:
         return np.int64(1)
@@ -237,7 +231,7 @@ def _has_row(bucket: np.uint64, bucket_rows: NDArray[np.uint64]) -> np.int64:
 
 
 @kernel
-def _find_rows(rows: Rows, first: int, num: int, features: Features) -> None:
+def _find_rows(rows: Int32s, first: int, num: int, features: Features) -> None:
     """Replace buckets, all of which have a row, by their rows.
 
     Not when a bucket is found: of a pruned model nine of ten have no row, and to compute the row
@@ -249,7 +243,7 @@ def _find_rows(rows: Rows, first: int, num: int, features: Features) -> None:
 
 @kernel
 def _narrow_runs(
-    letters: Bytes, first: int, last: int, size: int, features: Features, rows: Rows, num: int
+    letters: Bytes, first: int, last: int, size: int, features: Features, rows: Int32s, num: int
 ) -> int:
     """Append the rows of runs of ASCII that begin in `letters[first:last]`; return the new `num`.
 
@@ -272,7 +266,7 @@ def _narrow_runs(
 
 @kernel
 def _wide_runs(
-    letters: Bytes, first: int, last: int, size: int, features: Features, rows: Rows, num: int
+    letters: Bytes, first: int, last: int, size: int, features: Features, rows: Int32s, num: int
 ) -> int:
     """As `_narrow_runs`, for any characters."""
     inverse, bucket_rows, first_row = _inverse(features), features.bucket_rows, num
@@ -300,28 +294,15 @@ def _wide_runs(
 
 
 @kernel
-def _add_16(rows: Rows, num: int, matrix: Floats, stride: np.uint64, sums: Floats) -> None:
-    """Add 16 columns of rows to `sums`, row by row."""
-    s0, s1, s2, s3, s4, s5, s6, s7 = (
-        sums[0],
-        sums[1],
-        sums[2],
-        sums[3],
-        sums[4],
-        sums[5],
-        sums[6],
-        sums[7],
-    )
-    s8, s9, s10, s11, s12, s13, s14, s15 = (
-        sums[8],
-        sums[9],
-        sums[10],
-        sums[11],
-        sums[12],
-        sums[13],
-        sums[14],
-        sums[15],
-    )
+def _add_16(rows: Int32s, num: int, matrix: Float32s, stride: np.uint64, sums: Float32s) -> None:
+    """Add 16 columns of rows to `sums`, row by row.
+
+    Written out, with a variable for each sum: `packed_kernel` makes vector operations of them.
+    """
+    s0, s1, s2, s3 = sums[0], sums[1], sums[2], sums[3]
+    s4, s5, s6, s7 = sums[4], sums[5], sums[6], sums[7]
+    s8, s9, s10, s11 = sums[8], sums[9], sums[10], sums[11]
+    s12, s13, s14, s15 = sums[12], sums[13], sums[14], sums[15]
     for index in range(num):
         first = np.uint64(rows[index]) * stride
         s0 += matrix[first]
@@ -340,30 +321,14 @@ def _add_16(rows: Rows, num: int, matrix: Floats, stride: np.uint64, sums: Float
         s13 += matrix[first + np.uint64(13)]
         s14 += matrix[first + np.uint64(14)]
         s15 += matrix[first + np.uint64(15)]
-    sums[0], sums[1], sums[2], sums[3], sums[4], sums[5], sums[6], sums[7] = (
-        s0,
-        s1,
-        s2,
-        s3,
-        s4,
-        s5,
-        s6,
-        s7,
-    )
-    sums[8], sums[9], sums[10], sums[11], sums[12], sums[13], sums[14], sums[15] = (
-        s8,
-        s9,
-        s10,
-        s11,
-        s12,
-        s13,
-        s14,
-        s15,
-    )
+    sums[0], sums[1], sums[2], sums[3] = s0, s1, s2, s3
+    sums[4], sums[5], sums[6], sums[7] = s4, s5, s6, s7
+    sums[8], sums[9], sums[10], sums[11] = s8, s9, s10, s11
+    sums[12], sums[13], sums[14], sums[15] = s12, s13, s14, s15
 
 
 @kernel
-def _add_4(rows: Rows, num: int, matrix: Floats, stride: np.uint64, sums: Floats) -> None:
+def _add_4(rows: Int32s, num: int, matrix: Float32s, stride: np.uint64, sums: Float32s) -> None:
     """Add 4 columns of rows to `sums`, row by row."""
     s0, s1, s2, s3 = sums[0], sums[1], sums[2], sums[3]
     for index in range(num):
@@ -376,7 +341,7 @@ def _add_4(rows: Rows, num: int, matrix: Floats, stride: np.uint64, sums: Floats
 
 
 @kernel
-def _add(rows: Rows, num: int, matrix: Floats, sums: Floats) -> None:
+def _add(rows: Int32s, num: int, matrix: Float32s, sums: Float32s) -> None:
     """Add rows to `sums`, in their order."""
     stride = np.uint64(len(sums))
     first = 0
@@ -397,8 +362,8 @@ def _add_runs(
     features: Features,
     scratch: RowScratch,
     num: int,
-    matrix: Floats,
-    sums: Floats,
+    matrix: Float32s,
+    sums: Float32s,
 ) -> tuple[int, int]:
     """Append the rows of the runs of a word; return the new `num`, and how many were added up.
 
@@ -448,11 +413,11 @@ def _add_short_runs(
 @inline
 def _spaces(group: np.uint64) -> np.uint64:
     """Return the top bit of each of 8 bytes that is a space or a control character."""
-    return ~(((group & _LOW_BITS) + _ABOVE_SPACE) | group) & _HIGH_BITS
+    return ~(((group & LOW_BITS) + _ABOVE_SPACE) | group) & HIGH_BITS
 
 
 @inline
-def _copy_8(source: NDArray[np.uint32], first: int, rows: Rows, num: int) -> None:
+def _copy_8(source: Uint32s, first: int, rows: Int32s, num: int) -> None:
     """Copy 8 rows; read before any is written, so that it takes one load and one store."""
     r0, r1, r2, r3 = source[first], source[first + 1], source[first + 2], source[first + 3]
     r4, r5, r6, r7 = source[first + 4], source[first + 5], source[first + 6], source[first + 7]
@@ -463,13 +428,6 @@ def _copy_8(source: NDArray[np.uint32], first: int, rows: Rows, num: int) -> Non
 @inline
 def _is_space(byte: int) -> bool:
     return byte == 32 or 9 <= byte <= 13 or byte == 0
-
-
-@inline
-def _count_bytes(spaces: np.uint64) -> np.int64:
-    """Return how many bytes precede the first that has its top bit set."""
-    mask = (spaces - np.uint64(1)) & ~spaces & _HIGH_BITS
-    return np.int64(((mask >> np.uint64(7)) * np.uint64(0x0101010101010101)) >> np.uint64(56))
 
 
 @inline
@@ -484,13 +442,13 @@ def _short_word(data: Bytes, begin: int, end: int) -> tuple[np.int64, np.uint64,
         low, high = load64(data, begin), load64(data, begin + 8)
         spaces = _spaces(low)
         if spaces:
-            size = _count_bytes(spaces)
+            size = count_before(spaces)
             high = np.uint64(0)
             low &= (np.uint64(1) << np.uint64(8 * size)) - np.uint64(1)
         else:
             spaces = _spaces(high)
             if spaces:
-                size = 8 + _count_bytes(spaces)
+                size = 8 + count_before(spaces)
                 high &= (np.uint64(1) << np.uint64(8 * (size - 8))) - np.uint64(1)
     pos = begin + size
     if size > _SHORT or pos >= end or not _is_space(data[pos]):
@@ -521,8 +479,8 @@ def _word_rows(
     features: Features,
     scratch: RowScratch,
     num: int,
-    matrix: Floats,
-    sums: Floats,
+    matrix: Float32s,
+    sums: Float32s,
 ) -> tuple[int, int, np.uint32, bool]:
     """Append the rows of a word; return the new `num`, rows already added up, hash, is it a word.
 
@@ -547,7 +505,7 @@ def _word_rows(
         num += 1
     if features.max_run == 0:
         pass
-    elif low != 0 and (low | high) & _HIGH_BITS == 0:
+    elif low != 0 and (low | high) & HIGH_BITS == 0:
         num = _add_short_runs(low, high, end - begin, features, scratch, num)
     else:
         num, num_added = _add_runs(data, begin, end, features, scratch, num, matrix, sums)
@@ -562,8 +520,8 @@ def _text_rows(
     end: int,
     features: Features,
     scratch: RowScratch,
-    matrix: Floats,
-    sums: Floats,
+    matrix: Float32s,
+    sums: Float32s,
 ) -> tuple[int, int, int]:
     """Add up the rows of the words of a text; return how many, how many are left, and the words."""
     rows, word_cache, hashes = scratch.rows, scratch.word_cache, scratch.hashes
@@ -631,7 +589,7 @@ def _text_rows(
 
 @kernel
 def _end_rows(
-    features: Features, scratch: RowScratch, num: int, words: int, matrix: Floats, sums: Floats
+    features: Features, scratch: RowScratch, num: int, words: int, matrix: Float32s, sums: Float32s
 ) -> tuple[int, int]:
     """Append the rows of the word that ends a text, and of word n-grams; return as `_text_rows`."""
     rows, hashes = scratch.rows, scratch.hashes
@@ -658,14 +616,14 @@ def _end_rows(
 
 @packed_kernel
 def mean_rows(
-    begins: Offsets,
-    ends: Offsets,
+    begins: Int64s,
+    ends: Int64s,
     data: Bytes,
     features: Features,
-    matrix: Floats,
+    matrix: Float32s,
     scratch: RowScratch,
-    hidden: Floats,
-    counts: Offsets,
+    hidden: Float32s,
+    counts: Int64s,
 ) -> None:
     """Fill `hidden` with the mean of the rows of each text.
 
@@ -726,15 +684,15 @@ class Output(NamedTuple):
     """
 
     loss: int
-    matrix: Floats
-    norms: Floats
-    left: Rows
-    right: Rows
-    sigmoid: Floats
-    scales: Floats = np.ones(1, np.float32)
+    matrix: Float32s
+    norms: Float32s
+    left: Int32s
+    right: Int32s
+    sigmoid: Float32s
+    scales: Float32s = np.ones(1, np.float32)
 
 
-def sigmoid_table() -> Floats:
+def sigmoid_table() -> Float32s:
     """Return 1 / (1 + exp(-x)) for x from -8 to 8, (513,) float32."""
     steps = np.arange(_SIGMOID_STEPS + 1, dtype=np.float32)
     inputs = steps * np.float32(2 * _SIGMOID_MAX) / np.float32(_SIGMOID_STEPS) - _SIGMOID_MAX
@@ -743,7 +701,7 @@ def sigmoid_table() -> Floats:
 
 
 @kernel
-def build_tree(counts: Offsets) -> tuple[Rows, Rows]:
+def build_tree(counts: Int64s) -> tuple[Int32s, Int32s]:
     """Return the left and right nodes of the Huffman tree of labels, (2 * L - 1,) each."""
     labels = len(counts)
     left, right = np.full(2 * labels - 1, -1, np.int32), np.full(2 * labels - 1, -1, np.int32)
@@ -768,7 +726,7 @@ def _log(value: np.float32) -> np.float32:
 
 
 @kernel
-def _scale(scales: Floats, count: int) -> np.float32:
+def _scale(scales: Float32s, count: int) -> np.float32:
     """Return what `Output.scales` is for a text of `count` rows."""
     position = min(max(math.log2(np.float64(count)) - 2.0, 0.0), len(scales) - 1.0)
     low = int(position)
@@ -778,7 +736,7 @@ def _scale(scales: Floats, count: int) -> np.float32:
 
 @kernel
 def _sift_up(
-    scores: Floats, labels: Rows, node: int, top: int, score: np.float32, label: int
+    scores: Float32s, labels: Int32s, node: int, top: int, score: np.float32, label: int
 ) -> None:
     """Move a label from `node` up the heap, to `top` at most: std::push_heap."""
     parent = (node - 1) // 2
@@ -790,7 +748,7 @@ def _sift_up(
 
 
 @kernel
-def _pop(scores: Floats, labels: Rows, size: int) -> None:
+def _pop(scores: Float32s, labels: Int32s, size: int) -> None:
     """Move the least of a heap to its end: std::pop_heap of GCC, whose order of ties it has."""
     last = size - 1
     score, label = scores[last], labels[last]
@@ -811,7 +769,7 @@ def _pop(scores: Floats, labels: Rows, size: int) -> None:
 
 @kernel
 def _offer(
-    scores: Floats, labels: Rows, size: int, max_labels: int, score: np.float32, label: int
+    scores: Float32s, labels: Int32s, size: int, max_labels: int, score: np.float32, label: int
 ) -> int:
     """Add a label to the heap of the `max_labels` best, or not; return how many it has now."""
     _sift_up(scores, labels, size, 0, score, label)
@@ -824,8 +782,8 @@ def _offer(
 
 @kernel
 def _best_in_tree(
-    mean: Floats, output: Output, max_labels: int, scores: Floats, labels: Rows,
-    nodes: Rows, sums: Floats,
+    mean: Float32s, output: Output, max_labels: int, scores: Float32s, labels: Int32s,
+    nodes: Int32s, sums: Float32s,
 ) -> int:  # fmt: skip
     """Collect the best labels of a tree; return how many, -1 if a score is NaN."""
     num_labels, dim = output.matrix.shape
@@ -854,7 +812,7 @@ def _best_in_tree(
 
 
 @kernel
-def _best_by_value(values: Floats, max_labels: int, scores: Floats, labels: Rows) -> int:
+def _best_by_value(values: Float32s, max_labels: int, scores: Float32s, labels: Int32s) -> int:
     """Collect the best labels by their values; return how many."""
     size, bar = 0, -1.0
     for label in range(len(values)):
@@ -869,7 +827,7 @@ def _best_by_value(values: Floats, max_labels: int, scores: Floats, labels: Rows
 
 
 @kernel
-def _fill_logits(mean: Floats, output: Output, values: Floats) -> np.float32:
+def _fill_logits(mean: Float32s, output: Output, values: Float32s) -> np.float32:
     """Fill in the logits of all labels, (L,); return the largest, NaN if one is no number."""
     dim, num_labels = output.matrix.shape
     values[:] = 0
@@ -888,8 +846,8 @@ def _fill_logits(mean: Floats, output: Output, values: Floats) -> np.float32:
 
 @kernel
 def _best_by_logit(
-    mean: Floats, count: int, output: Output, max_labels: int, scores: Floats, labels: Rows,
-    values: Floats,
+    mean: Float32s, count: int, output: Output, max_labels: int, scores: Float32s, labels: Int32s,
+    values: Float32s,
 ) -> int:  # fmt: skip
     """Collect the best labels; return how many, -1 if a score is NaN."""
     num_labels = len(output.norms)
@@ -919,7 +877,7 @@ def _best_by_logit(
 
 
 @kernel
-def _write_best(heap: Floats, labels: Rows, size: int, ranks: Rows, scores: Doubles) -> None:
+def _write_best(heap: Float32s, labels: Int32s, size: int, ranks: Int32s, scores: Float64s) -> None:
     """Write the labels of a heap, best first."""
     for heap_size in range(size, 1, -1):
         _pop(heap, labels, heap_size)
@@ -930,7 +888,7 @@ def _write_best(heap: Floats, labels: Rows, size: int, ranks: Rows, scores: Doub
 
 @kernel
 def best_labels(
-    hidden: Floats, counts: Offsets, output: Output, ranks: Rows, scores: Doubles
+    hidden: Float32s, counts: Int64s, output: Output, ranks: Int32s, scores: Float64s
 ) -> int:
     """Fill `ranks` and `scores` with the best labels of texts, best first, as far as there are any.
 
@@ -981,7 +939,7 @@ def _exp(power: np.float32) -> np.float32:
 
 
 @kernel
-def label_values(hidden: Floats, counts: Offsets, output: Output, values: Floats) -> bool:
+def label_values(hidden: Float32s, counts: Int64s, output: Output, values: Float32s) -> bool:
     """Fill in the share of each label, as `rank_values` takes it; return whether all are numbers.
 
     O(N L dim). They are those of `best_labels` but for a rounding, in half the time.
@@ -1008,7 +966,7 @@ def label_values(hidden: Floats, counts: Offsets, output: Output, values: Floats
 
 
 @kernel
-def rank_values(values: Floats, counts: Offsets, ranks: Rows, scores: Doubles) -> None:
+def rank_values(values: Float32s, counts: Int64s, ranks: Int32s, scores: Float64s) -> None:
     """Fill `ranks` and `scores`, (N, k), as `best_labels`, from what `label_values` filled in."""
     max_labels = ranks.shape[1]
     heap, labels = np.empty(max_labels + 1, np.float32), np.empty(max_labels + 1, np.int32)
@@ -1045,7 +1003,7 @@ _SUM = 8
 """Column where the sums of a remembered word begin: after its 16 bytes and `_COUNT`."""
 
 
-def sum_scratch(stride: int, cache: NDArray[np.uint32] | None = None) -> NDArray[np.uint32]:
+def sum_scratch(stride: int, cache: Uint32s | None = None) -> Uint32s:
     """Return where `sum_windows` remembers words: (KNOWN + 1, 8 + stride) uint32."""
     return np.zeros((KNOWN + 1, _SUM + stride), np.uint32) if cache is None else cache
 
@@ -1061,7 +1019,7 @@ def _next_start(data: Bytes, pos: int, end: int) -> int:
 
 
 @kernel
-def cut_windows(begins: Offsets, ends: Offsets, data: Bytes) -> tuple[Offsets, Offsets, Offsets]:
+def cut_windows(begins: Int64s, ends: Int64s, data: Bytes) -> tuple[Int64s, Int64s, Int64s]:
     """Cut texts into windows at white space; of a long one MOST_WINDOWS are taken, spread evenly.
 
     A text of less than two windows is one; of up to MOST_WINDOWS all its bytes are in them.
@@ -1103,15 +1061,15 @@ def cut_windows(begins: Offsets, ends: Offsets, data: Bytes) -> tuple[Offsets, O
 
 @packed_kernel
 def sum_windows(
-    begins: Offsets,
-    ends: Offsets,
+    begins: Int64s,
+    ends: Int64s,
     data: Bytes,
     features: Features,
-    matrix: Floats,
+    matrix: Float32s,
     scratch: RowScratch,
-    cache: NDArray[np.uint32],
-    sums: Floats,
-    counts: Offsets,
+    cache: Uint32s,
+    sums: Float32s,
+    counts: Int64s,
 ) -> None:
     """Fill `sums` with the sum of the rows of each window, `counts` with how many rows it has.
 
@@ -1158,7 +1116,12 @@ def sum_windows(
 
 @kernel
 def join_windows(
-    firsts: Offsets, sums: Floats, counts: Offsets, end_row: Floats, hidden: Floats, nums: Offsets
+    firsts: Int64s,
+    sums: Float32s,
+    counts: Int64s,
+    end_row: Float32s,
+    hidden: Float32s,
+    nums: Int64s,
 ) -> None:
     """Fill `hidden` with the mean of the rows of each text, and `nums` with how many they are.
 
@@ -1198,7 +1161,9 @@ def _is_prose(data: Bytes, begin: int, end: int) -> bool:
 
 
 @kernel
-def _odds(mean: Floats, output: Output, groups: Rows, group: int, values: Floats) -> np.float32:
+def _odds(
+    mean: Float32s, output: Output, groups: Int32s, group: int, values: Float32s
+) -> np.float32:
     """Return the logarithm of the odds of the best label against the best of a group."""
     best, group_best = _fill_logits(mean, output, values), np.float32(-np.inf)
     for label in range(len(values)):
@@ -1209,16 +1174,16 @@ def _odds(mean: Floats, output: Output, groups: Rows, group: int, values: Floats
 
 @kernel
 def other_shares(
-    firsts: Offsets,
-    begins: Offsets,
-    ends: Offsets,
+    firsts: Int64s,
+    begins: Int64s,
+    ends: Int64s,
     data: Bytes,
-    sums: Floats,
-    counts: Offsets,
+    sums: Float32s,
+    counts: Int64s,
     output: Output,
-    groups: Rows,
-    best: Rows,
-) -> Doubles:
+    groups: Int32s,
+    best: Int32s,
+) -> Float64s:
     """Return the share of each text's bytes that is clearly in another language, (N,).
 
     O(W L dim). Bytes are those of windows; neighbours and code do not count as another language.
@@ -1256,9 +1221,7 @@ def other_shares(
 
 
 @kernel
-def cut_texts(
-    offsets: Offsets, data: Bytes, max_bytes: int, strips: bool
-) -> tuple[Offsets, Offsets]:
+def cut_texts(offsets: Int64s, data: Bytes, max_bytes: int, strips: bool) -> tuple[Int64s, Int64s]:
     """Return where texts begin and end, (N,) each, cut to whole characters and stripped.
 
     Args:

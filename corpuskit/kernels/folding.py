@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from corpuskit.kernels.arrays import Bools, Bytes, Int64s, Uint32s, frozen, join_bytes
-from corpuskit.kernels.hashing import load64, store64
+from corpuskit.kernels.hashing import HIGH_BITS, load64, store64
 from corpuskit.kernels.jit import kernel
 from corpuskit.kernels.utf8 import (
     CHAR_LOWER,
@@ -20,8 +20,6 @@ from corpuskit.kernels.utf8 import (
     lower64,
     write_char,
 )
-
-_HIGH_BITS = np.uint64(0x8080808080808080)
 
 
 def lower_texts(offsets: Int64s, data: Bytes) -> tuple[Int64s, Bytes]:
@@ -66,7 +64,7 @@ def _lower_text(
     while pos < end:
         if pos + 8 <= end:
             group = load64(data, pos)
-            if group & _HIGH_BITS == 0:
+            if group & HIGH_BITS == 0:
                 store64(lower64(group), out, size)
                 size += 8
                 pos += 8

@@ -11,9 +11,11 @@ from collections.abc import Iterable
 import numpy as np
 
 from corpuskit.kernels.arrays import Bools, Bytes, Int32s, Int64s, Uint32s, Uint64s, frozen
-from corpuskit.kernels.hashing import load64, store64, xxh64
+from corpuskit.kernels.hashing import HIGH_BITS, LOW_BITS, load64, store64, table_size, xxh64
 from corpuskit.kernels.jit import inline, kernel
 from corpuskit.kernels.utf8 import (
+    CHAR_LOWER,
+    CHAR_SPACE,
     char_table,
     char_width,
     characters,
@@ -24,8 +26,7 @@ from corpuskit.kernels.utf8 import (
     space_width,
 )
 
-_ONES, _SEVENS = np.uint64(0x0101010101010101), np.uint64(0x7F7F7F7F7F7F7F7F)
-_HIGHS = np.uint64(0x8080808080808080)
+_ONES = np.uint64(0x0101010101010101)
 _NEWLINES = np.uint64(0x0A0A0A0A0A0A0A0A)
 
 _WIDTH, _SPACE = np.uint64(32), np.uint64(40)
@@ -113,7 +114,7 @@ def find_newlines(data: Bytes, begin: int, end: int) -> Int64s:
 def _matches(data: Bytes, pos: int) -> np.uint64:
     """Return 8 bytes whose highest bit is set where there is a newline."""
     mixed = load64(data, pos) ^ _NEWLINES
-    return ~(((mixed & _SEVENS) + _SEVENS) | mixed | _SEVENS)
+    return ~(((mixed & LOW_BITS) + LOW_BITS) | mixed | LOW_BITS)
 
 
 def fold_units(
@@ -179,13 +180,13 @@ def _is_easy(group: np.uint64, after_space: np.uint64) -> bool:
 
     A byte below 0x80 is at least n if adding 0x80 - n sets its highest bit.
     """
-    if group & _HIGHS:
+    if group & HIGH_BITS:
         return False
     hard = ~(group + np.uint64(0x6060606060606060)) | (group + _ONES)
     hard |= (group + np.uint64(0x5050505050505050)) & ~(group + np.uint64(0x4646464646464646))
-    spaces = ~(group + np.uint64(0x5F5F5F5F5F5F5F5F)) & _HIGHS
+    spaces = ~(group + np.uint64(0x5F5F5F5F5F5F5F5F)) & HIGH_BITS
     hard |= spaces & (spaces << np.uint64(8) | after_space << np.uint64(7))
-    return bool(hard & _HIGHS == 0)
+    return bool(hard & HIGH_BITS == 0)
 
 
 @kernel
@@ -227,10 +228,10 @@ def ccnet_table() -> Uint64s:
 def _classes() -> tuple[Uint32s, Bools, Bools]:
     """Return the lower case of each character, whether it is a space, whether it is a digit."""
     entries = characters()
-    codes = entries & np.uint32(0x1FFFFF)
+    codes = entries & np.uint32(CHAR_LOWER)
     codes[0x3C2] = 0x3C3
     is_digit = char_table(str.isdecimal)[: len(codes)] != 0
-    return codes, entries & np.uint32(1 << 22) != 0, is_digit
+    return codes, entries & np.uint32(CHAR_SPACE) != 0, is_digit
 
 
 def _table(codes: Uint32s, drops: Iterable[int], spaces: Bools) -> Uint64s:
@@ -451,9 +452,7 @@ def count_units(
 @kernel
 def index_hashes(high: Uint64s) -> Int32s:
     """Return a table of rows by hash for `find_repeated`, at least half empty; -1 is empty."""
-    size = 2
-    while size < 2 * len(high):
-        size *= 2
+    size = table_size(len(high))
     table = np.full(size, -1, np.int32)
     for row in range(len(high)):
         slot = np.int64(high[row] & np.uint64(size - 1))

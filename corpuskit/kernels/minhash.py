@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from corpuskit.kernels.arrays import AnyArray, Bools, Bytes, Int32s, Int64s, Uint32s, Uint64s
-from corpuskit.kernels.hashing import mix64, polynomials, xxh64
+from corpuskit.kernels.hashing import ALL_BITS, mix64, polynomials, xxh64
 from corpuskit.kernels.jit import inline, kernel
 from corpuskit.kernels.utf8 import char_width, characters, code_point
 from corpuskit.kernels.wordhash import BYTE_KINDS, word_hashes
@@ -192,7 +192,7 @@ def _smallest_exactly(
 HASH_BITS = 40
 """Bits of a hash that are compared inside a slot; those above hold the round."""
 
-_EMPTY = np.uint64(0xFFFFFFFFFFFFFFFF)
+_EMPTY = ALL_BITS
 _KEPT = np.uint64((1 << HASH_BITS) - 1)
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
@@ -217,16 +217,8 @@ def sketch_texts(
     signatures = np.empty((num_docs if values else 1, width), np.uint64)
     salt = np.uint64((seed * int(_GOLDEN)) & int(_EMPTY))
     keys, signed = _sketch_texts(
-        offsets,
-        data,
-        characters(),
-        BYTE_KINDS,
-        ngram,
-        by_character,
-        bands,
-        salt,
-        signatures,
-        values,
+        *(offsets, data, characters(), BYTE_KINDS, ngram, by_character),
+        *(bands, salt, signatures, values),
     )
     return keys, signed, signatures if values else None
 
@@ -308,7 +300,6 @@ def sketch(shingles: Uint64s, num_shingles: int, salt: np.uint64, out: Uint64s) 
 _MIX_1 = np.uint32(0x85EBCA6B)
 _MIX_2 = np.uint32(0xC2B2AE35)
 _LOW = np.uint64(0xFFFFFFFF)
-_ALL = np.uint64(0xFFFFFFFFFFFFFFFF)
 
 
 def affine_permutations(num_hashes: int, seed: int, width: int) -> tuple[AnyArray, AnyArray]:
@@ -390,7 +381,7 @@ def sign_affine64(bounds: Int64s, hashes: Uint64s, a: Uint64s, b: Uint64s, out: 
     """
     for doc in range(len(bounds) - 1):
         least = out[doc]
-        least[:] = _ALL
+        least[:] = ALL_BITS
         for i in range(bounds[doc], bounds[doc + 1]):
             mixed = mix64(hashes[i])
             for k in range(len(a)):

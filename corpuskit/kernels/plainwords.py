@@ -6,22 +6,15 @@ Papers take words between whitespace, in lower case and without punctuation, bot
 from __future__ import annotations
 
 import string
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
+from corpuskit.kernels.arrays import Bools, Bytes, Int64s, Uint64s, frozen
 from corpuskit.kernels.hashing import mix64
 from corpuskit.kernels.jit import kernel
 from corpuskit.kernels.wordhash import BYTE_KINDS, folded_characters, hash_words
 from corpuskit.kernels.words.split import SPACE_KINDS, split_spaces
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Bools = NDArray[np.bool_]
-    Bytes = NDArray[np.uint8]
-    Offsets = NDArray[np.int64]
-    Hashes = NDArray[np.uint64]
 
 
 def _kept_bytes() -> NDArray[np.int16]:
@@ -29,14 +22,13 @@ def _kept_bytes() -> NDArray[np.int16]:
     table = np.arange(256, dtype=np.int16)
     table[list(map(ord, string.ascii_uppercase))] += 32
     table[list(map(ord, string.punctuation))] = -1
-    table.flags.writeable = False
-    return table
+    return frozen(table)
 
 
 _KEPT = _kept_bytes()
 
 
-def plain_words(offsets: Offsets, data: Bytes, *, keeps_empty: bool) -> tuple[Offsets, Hashes]:
+def plain_words(offsets: Int64s, data: Bytes, *, keeps_empty: bool) -> tuple[Int64s, Uint64s]:
     """Return where the words of texts begin, (N + 1,), and their hashes, (W,). O(B).
 
     Args:
@@ -48,8 +40,8 @@ def plain_words(offsets: Offsets, data: Bytes, *, keeps_empty: bool) -> tuple[Of
 
 @kernel
 def _plain_words(
-    offsets: Offsets, data: Bytes, kinds: Bytes, kept: NDArray[np.int16], keeps_empty: bool
-) -> tuple[Offsets, Hashes]:
+    offsets: Int64s, data: Bytes, kinds: Bytes, kept: NDArray[np.int16], keeps_empty: bool
+) -> tuple[Int64s, Uint64s]:
     """Allocates 4 bytes a byte of the longest text, and 4 a byte of all."""
     num_docs = len(offsets) - 1
     bounds = np.zeros(num_docs + 1, np.int64)
@@ -89,14 +81,13 @@ MARK = string.punctuation.replace("_", "")
 def _mark_bytes() -> Bools:
     table = np.zeros(256, np.bool_)
     table[list(map(ord, MARK))] = True
-    table.flags.writeable = False
-    return table
+    return frozen(table)
 
 
 _IS_MARK = _mark_bytes()
 
 
-def marked_words(offsets: Offsets, data: Bytes) -> tuple[Offsets, Hashes, Bools]:
+def marked_words(offsets: Int64s, data: Bytes) -> tuple[Int64s, Uint64s, Bools]:
     """Return where the words of texts begin, (N + 1,), hashes and which are marks, (W,). O(B).
 
     Words are those of `wordhash.fold_words`. A mark is ASCII punctuation alone between whitespace,
@@ -110,9 +101,9 @@ def marked_words(offsets: Offsets, data: Bytes) -> tuple[Offsets, Hashes, Bools]
 
 @kernel
 def _marked_words(
-    offsets: Offsets, data: Bytes, table: Hashes, byte_kinds: Bytes, space_kinds: Bytes,
+    offsets: Int64s, data: Bytes, table: Uint64s, byte_kinds: Bytes, space_kinds: Bytes,
     is_mark: Bools,
-) -> tuple[Offsets, Hashes, Bools]:  # fmt: skip
+) -> tuple[Int64s, Uint64s, Bools]:  # fmt: skip
     """Allocates 24 bytes a byte of the longest text, and 5 a byte of all."""
     num_docs = len(offsets) - 1
     bounds = np.zeros(num_docs + 1, np.int64)

@@ -18,6 +18,7 @@ import numpy as np
 
 from corpuskit.kernels.arrays import AnyArray, Float64s, Int32s, Int64s, Uint64s
 from corpuskit.kernels.jit import kernel
+from corpuskit.kernels.unionfind import root
 
 FEW = 12
 """Up to this many sets, all pairs are compared, without an index."""
@@ -128,16 +129,8 @@ def _link(
 
 
 @kernel
-def _root(parents: Int64s, row: int) -> int:
-    while parents[row] != row:
-        parents[row] = parents[parents[row]]
-        row = np.int64(parents[row])
-    return int(row)
-
-
-@kernel
 def _connect(parents: Int64s, left: int, right: int) -> None:
-    left, right = _root(parents, left), _root(parents, right)
+    left, right = root(parents, left), root(parents, right)
     parents[max(left, right)] = min(left, right)
 
 
@@ -154,7 +147,7 @@ def _link_few(
             other_begin, other_end = offsets[rows[earlier]], offsets[rows[earlier] + 1]
             if other_end - other_begin < smallest:
                 break
-            if _root(parents, row) != _root(parents, rows[earlier]):
+            if root(parents, row) != root(parents, rows[earlier]):
                 least = least_overlap(end - begin, other_end - other_begin, threshold)
                 if overlap(hashes, begin, end, other_begin, other_end, least) >= 0:
                     _connect(parents, row, rows[earlier])
@@ -274,7 +267,7 @@ def _search_list(
     """
     leader = index.lists[list_row, 0]
     # A group is connected, so one member represents all.
-    if _root(sets.parents, sets.rows[leader]) == _root(sets.parents, sets.rows[current]):
+    if root(sets.parents, sets.rows[leader]) == root(sets.parents, sets.rows[current]):
         index.settled_by[leader] = current
         return -1
     slack = 1 - threshold + _ROUNDING

@@ -18,6 +18,7 @@ import numpy as np
 from corpuskit.kernels.arrays import Bools, Bytes, Float32s, Float64s, Int32s, Int64s, Uint32s
 from corpuskit.kernels.hashing import mix64
 from corpuskit.kernels.jit import inline, kernel
+from corpuskit.kernels.stringset import HASH_PRIME, HASH_START
 from corpuskit.kernels.utf8 import (
     CHAR_LOWER,
     CHAR_SPACE,
@@ -38,8 +39,6 @@ GROWTH = 3
 MOST_WORDS = 8
 """Words of a run, at most."""
 
-_SEED = np.uint64(0xCBF29CE484222325)
-_PRIME = np.uint64(0x100000001B3)
 _RUN_SEED = np.uint64(0x9E3779B97F4A7C15)
 _OPEN, _CLOSE = np.uint8(ord("<")), np.uint8(ord(">"))
 
@@ -189,9 +188,9 @@ def _count_grams(
                 end += 1
                 continue
             begin = end
-            value = _SEED
+            value = HASH_START
             while end < ends[row] and data[end] > 32:
-                value = (value ^ np.uint64(data[end])) * _PRIME
+                value = (value ^ np.uint64(data[end])) * HASH_PRIME
                 end += 1
             value = mix64(value)
             words += 1
@@ -210,13 +209,14 @@ def _count_grams(
                     width = 0
                     while width < grams.maxn and pos <= end:
                         if pos < begin or pos == end:
-                            value = (value ^ np.uint64(_OPEN if pos < begin else _CLOSE)) * _PRIME
+                            bracket = np.uint64(_OPEN if pos < begin else _CLOSE)
+                            value = (value ^ bracket) * HASH_PRIME
                             pos += 1
                         else:
-                            value = (value ^ np.uint64(data[pos])) * _PRIME
+                            value = (value ^ np.uint64(data[pos])) * HASH_PRIME
                             pos += 1
                             while pos < end and data[pos] & 0xC0 == 0x80:
-                                value = (value ^ np.uint64(data[pos])) * _PRIME
+                                value = (value ^ np.uint64(data[pos])) * HASH_PRIME
                                 pos += 1
                         width += 1
                         if width >= grams.minn and (width > 1 or start >= begin):

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from corpuskit.kernels.arrays import Int64s, Uint64s, frozen
+from corpuskit.kernels.hashing import table_size
 from corpuskit.kernels.jit import inline, kernel
 
 _PART_ROWS = 2048
@@ -34,10 +35,10 @@ def first_of_group(high: Uint64s, low: NDArray[np.unsignedinteger], keys: Int64s
     widest = 0
     for bucket in range(len(starts) - 1):
         widest = max(widest, starts[bucket + 1] - starts[bucket])
-    table = np.empty(_num_slots(widest), np.int64)
+    table = np.empty(table_size(widest), np.int64)
     for bucket in range(len(starts) - 1):
         rows = order[starts[bucket] : starts[bucket + 1]]
-        num_slots = _num_slots(len(rows))
+        num_slots = table_size(len(rows))
         table[:num_slots] = -1
         for row in rows:
             slot = _find_slot(table, num_slots, high, low, row)
@@ -122,13 +123,13 @@ def components(nodes: Int64s, left: Int64s, right: Int64s) -> Int64s:
     Returns:
         Labels; allocates 32 to 48 M bytes.
     """
-    table = np.full(_num_slots(len(nodes)), -1, np.int64)
+    table = np.full(table_size(len(nodes)), -1, np.int64)
     for node in range(len(nodes)):
         table[_find_node(table, nodes, nodes[node])] = node
     parents = np.arange(len(nodes))
     for edge in range(len(left)):
-        left_root = _root(parents, table[_find_node(table, nodes, left[edge])])
-        right_root = _root(parents, table[_find_node(table, nodes, right[edge])])
+        left_root = root(parents, table[_find_node(table, nodes, left[edge])])
+        right_root = root(parents, table[_find_node(table, nodes, right[edge])])
         # Parents always come before their children: the root is the smallest node.
         if left_root < right_root:
             parents[right_root] = left_root
@@ -142,15 +143,6 @@ def components(nodes: Int64s, left: Int64s, right: Int64s) -> Int64s:
 
 
 @inline
-def _num_slots(num: int) -> int:
-    """Return the power of two that is at least twice `num`."""
-    num_slots = 2
-    while num_slots < 2 * num:
-        num_slots *= 2
-    return num_slots
-
-
-@inline
 def _find_node(table: Int64s, nodes: Int64s, key: int) -> int:
     """Return the slot that holds a node, or the empty one where it belongs."""
     slot = np.int64((np.uint64(key) * _GOLDEN) >> np.uint64(32)) & (len(table) - 1)
@@ -160,7 +152,8 @@ def _find_node(table: Int64s, nodes: Int64s, key: int) -> int:
 
 
 @inline
-def _root(parents: Int64s, node: int) -> int:
+def root(parents: Int64s, node: int) -> int:
+    """Return the root of a node in a union-find forest; halves the path to it."""
     while parents[node] != node:
         parents[node] = parents[parents[node]]
         node = np.int64(parents[node])

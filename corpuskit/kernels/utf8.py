@@ -15,9 +15,6 @@ import numpy as np
 from corpuskit.kernels.arrays import Bools, Bytes, Int64s, Uint32s, frozen
 from corpuskit.kernels.jit import inline, kernel
 
-ELLIPSIS = "\u2026"
-BULLET = "\u2022"
-
 
 @kernel
 def char_width(lead: int) -> int:
@@ -70,8 +67,8 @@ def write_char(code: int, out: Bytes, pos: int) -> int:
 def lower64(group: np.uint64) -> np.uint64:
     """Return 8 ASCII characters in lower case: a capital is at least A and not after Z."""
     from_a = group + np.uint64(0x3F3F3F3F3F3F3F3F)
-    behind_z = group + np.uint64(0x2525252525252525)
-    return group | ((from_a ^ behind_z) & np.uint64(0x8080808080808080)) >> np.uint64(2)
+    after_z = group + np.uint64(0x2525252525252525)
+    return group | ((from_a ^ after_z) & np.uint64(0x8080808080808080)) >> np.uint64(2)
 
 
 @kernel
@@ -153,15 +150,6 @@ def count_chars(data: Bytes, start: int, end: int) -> int:
     for pos in range(start, end):
         chars += data[pos] & 0xC0 != 0x80
     return chars
-
-
-@kernel
-def len_chars(offsets: Int64s, data: Bytes) -> Int64s:
-    """Return the code points of each text, (N,). O(B)."""
-    lengths = np.empty(len(offsets) - 1, np.int64)
-    for row in range(len(lengths)):
-        lengths[row] = count_chars(data, offsets[row], offsets[row + 1])
-    return lengths
 
 
 @functools.cache

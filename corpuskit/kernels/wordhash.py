@@ -14,7 +14,7 @@ import unicodedata
 import numpy as np
 
 from corpuskit.kernels.arrays import Bytes, Int32s, Int64s, Uint32s, Uint64s, frozen
-from corpuskit.kernels.hashing import load64, load_tail, mix64
+from corpuskit.kernels.hashing import ALL_BITS, HIGH_BITS, load64, load_tail, mix64
 from corpuskit.kernels.jit import inline, kernel
 from corpuskit.kernels.utf8 import (
     CHAR_ENDS,
@@ -26,14 +26,12 @@ from corpuskit.kernels.utf8 import (
     code_point,
 )
 
-_HIGH_BITS = np.uint64(0x8080808080808080)
 _LOWER_BITS = np.uint64(0x2020202020202020)
-_ALL_BITS = np.uint64(0xFFFFFFFFFFFFFFFF)
 
 _FROM_A = np.uint64(0x1F1F1F1F1F1F1F1F)
-_BEHIND_Z = np.uint64(0x0505050505050505)
+_AFTER_Z = np.uint64(0x0505050505050505)
 _FROM_0 = np.uint64(0x5050505050505050)
-_BEHIND_9 = np.uint64(0x4646464646464646)
+_AFTER_9 = np.uint64(0x4646464646464646)
 _UNDERSCORES = np.uint64(0x5F5F5F5F5F5F5F5F)
 _GATHER = np.uint64(0x0102040810204080)
 """Times this, bit 0 of byte i becomes bit 56 + i."""
@@ -57,11 +55,11 @@ def _word_bits(group: np.uint64) -> np.uint64:
 
     Each comparison is an addition that carries into the top bit of the byte from a bound on.
     """
-    low = group & ~_HIGH_BITS
+    low = group & ~HIGH_BITS
     small = low | _LOWER_BITS
-    letters = (small + _FROM_A) & ~(small + _BEHIND_Z)
-    digits = (low + _FROM_0) & ~(low + _BEHIND_9)
-    flags = (letters | digits | (_HIGH_BITS - (low ^ _UNDERSCORES)) | group) & _HIGH_BITS
+    letters = (small + _FROM_A) & ~(small + _AFTER_Z)
+    digits = (low + _FROM_0) & ~(low + _AFTER_9)
+    flags = (letters | digits | (HIGH_BITS - (low ^ _UNDERSCORES)) | group) & HIGH_BITS
     return ((flags >> np.uint64(7)) * _GATHER) >> np.uint64(56)
 
 
@@ -125,11 +123,11 @@ def ascii_hash(data: Bytes, pos: int, stop: int) -> tuple[np.uint64, bool]:
         byte_bits |= group
         value = mix64(value ^ (group | _LOWER_BITS))
         pos += 8
-    mask = _ALL_BITS >> np.uint64(64 - 8 * (stop - pos))
+    mask = ALL_BITS >> np.uint64(64 - 8 * (stop - pos))
     group = load64(data, pos) & mask if pos + 8 <= len(data) else load_tail(data, pos, stop)
     # 0x20 makes capitals small, leaves digits as they are, and turns _ into DEL.
     value = mix64(value ^ (group | (_LOWER_BITS & mask)))
-    return value, (byte_bits | group) & _HIGH_BITS == 0
+    return value, (byte_bits | group) & HIGH_BITS == 0
 
 
 @kernel

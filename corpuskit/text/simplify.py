@@ -21,10 +21,7 @@ from corpuskit.kernels.folding import (
     lower_texts,
     simplify,
 )
-from corpuskit.kernels.utf8 import PUNCTUATION
-
-_NUM_CODES = 0x40000
-"""Planes 0 to 3; of the others only plane 14 has characters that change."""
+from corpuskit.kernels.utf8 import NUM_CODES, PUNCTUATION
 
 _SEPARATORS = ".,\u060c\u066b\u2396\u2397\u2398"
 
@@ -74,13 +71,16 @@ def _to_spaces() -> dict[int, str]:
 
 @functools.cache
 def characters() -> Simple:
-    """Tabulate characters; built on first use (0.3 s) and kept."""
+    """Tabulate planes 0 to 3; built on first use (0.3 s) and kept.
+
+    Of the others only plane 14 has characters that change.
+    """
     import regex
 
-    chars = [chr(code) for code in range(_NUM_CODES)]
+    chars = [chr(code) for code in range(NUM_CODES)]
     joined = "".join(" " if 0xD800 <= code < 0xE000 else char for code, char in enumerate(chars))
-    kinds = np.full(_NUM_CODES, SAME, np.uint8)
-    replacement_numbers = np.zeros(_NUM_CODES, np.uint16)
+    kinds = np.full(NUM_CODES, SAME, np.uint8)
+    replacement_numbers = np.zeros(NUM_CODES, np.uint16)
     replacements = {"": 0}
     for code, char in enumerate(chars):
         decomposed = unicodedata.normalize("NFD", char)

@@ -1,11 +1,12 @@
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corpuskit.formats.batch import utf8
 from corpuskit.kernels import utf8 as kernels
 from tests.contract.strategies import texts, view
 
@@ -54,14 +55,10 @@ def test_skipping_space_is_strip(text):
 
 
 @given(texts())
-def test_len_chars_is_len(documents):
+def test_count_chars_is_len(documents):
     text = view(documents).text
-    assert kernels.len_chars(text.offsets, text.data).tolist() == [len(d) for d in documents]
-
-
-def test_len_chars_of_a_slice():
-    text = utf8(view(["ab", "\xe9\u3000", ""]).batch.column("text").slice(1))
-    assert kernels.len_chars(text.offsets, text.data).tolist() == [2, 0]
+    bounds = itertools.pairwise(text.offsets.tolist())
+    assert [kernels.count_chars(text.data, *b) for b in bounds] == [len(d) for d in documents]
 
 
 def test_char_table_has_a_bit_per_test():

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from corpuskit.kernels.arrays import Bytes, Int32s, Int64s, frozen
+from corpuskit.kernels.hashing import copy, same_bytes
 from corpuskit.kernels.jit import kernel
 from corpuskit.kernels.spans import add_cut, close_gap, fill_gap, replace_spans
 from corpuskit.kernels.utf8 import (
@@ -395,12 +396,9 @@ def _citation_end(data: Bytes, pos: int, end: int, digits: Bytes) -> int:
     if stop < end and data[stop] == 93:
         return stop + 1
     for row in range(len(_NAMES_BOUNDS) - 1):
-        first, last = _NAMES_BOUNDS[row], _NAMES_BOUNDS[row + 1]
-        same = 0
-        while first + same < last and pos + same < end and data[pos + same] == _NAMES[first + same]:
-            same += 1
-        if first + same == last:
-            return pos + same
+        first, size = _NAMES_BOUNDS[row], _NAMES_BOUNDS[row + 1] - _NAMES_BOUNDS[row]
+        if pos + size <= end and same_bytes(data, pos, _NAMES, first, size):
+            return int(pos + size)
     return 0
 
 
@@ -410,9 +408,7 @@ def _copy(
 ) -> int:
     """Copy a line without its citations, return where the copy ends."""
     if not has_brackets:
-        source, target = data[start:end], text[to : to + end - start]
-        for pos in range(len(source)):
-            target[pos] = source[pos]
+        copy(data[start:end], text[to : to + end - start])
         return to + end - start
     while start < end:
         if data[start] == 91:

@@ -9,9 +9,9 @@ from collections.abc import Collection
 import numpy as np
 
 from corpuskit.kernels.arrays import Bytes, Float64s, Int64s, Uint64s, frozen
-from corpuskit.kernels.hashing import xxh64
+from corpuskit.kernels.hashing import same_bytes, table_size, xxh64
 from corpuskit.kernels.jit import kernel
-from corpuskit.kernels.utf8 import TERMINAL, code_point, count_chars, skip_space
+from corpuskit.kernels.utf8 import code_point, count_chars, skip_space
 
 MEASURES = ("num_lines", "line_punct_ratio", "short_line_ratio", "char_dup_ratio", "num_newlines")
 
@@ -28,10 +28,10 @@ def measure_lines(
         stop_chars: single characters that end a sentence.
         short_line_chars: a line of at most this many code points is short.
     """
-    table = _stop_table(TERMINAL if stop_chars is TERMINAL else frozenset(stop_chars))
+    table = _stop_table(frozenset(stop_chars))
     newlines = count_newlines(offsets, data)
     max_newlines = int(newlines.max()) if len(newlines) else 0
-    slots = _num_slots(max_newlines + 1)
+    slots = table_size(max_newlines + 1)
     lines = np.zeros((3, slots), np.int64)
     return _measure(
         offsets, data, newlines, table, short_line_chars, lines, np.empty(slots, np.uint64)
@@ -59,15 +59,6 @@ def count_newlines(offsets: Int64s, data: Bytes) -> Int64s:
 
 
 @kernel
-def _num_slots(num_keys: int) -> int:
-    """Return the size of a hash table that `num_keys` keys fill to one half at most."""
-    slots = 4
-    while slots < 2 * num_keys:
-        slots *= 2
-    return slots
-
-
-@kernel
 def _is_new(
     data: Bytes, start: int, end: int, row: int, mask: int, lines: Int64s, hashes: Uint64s
 ) -> bool:
@@ -82,12 +73,10 @@ def _is_new(
     value = xxh64(data, start, end, np.uint64(0))
     slot = np.int64(value & np.uint64(mask))
     while lines[0, slot] == row + 1:
-        if hashes[slot] == value and lines[2, slot] - lines[1, slot] == end - start:
-            first, equal = lines[1, slot], 0
-            while equal < end - start and data[first + equal] == data[start + equal]:
-                equal += 1
-            if equal == end - start:
-                return False
+        first, size = lines[1, slot], lines[2, slot] - lines[1, slot]
+        is_equal = hashes[slot] == value and size == end - start
+        if is_equal and same_bytes(data, first, data, start, size):
+            return False
         slot = (slot + 1) & mask
     lines[0, slot], lines[1, slot], lines[2, slot] = row + 1, start, end
     hashes[slot] = value
@@ -110,7 +99,7 @@ def _measure(
     for row in range(num_docs):
         start, end = offsets[row], offsets[row + 1]
         # A table as small as the document allows stays in the cache.
-        mask = _num_slots(newlines[row] + 1) - 1
+        mask = table_size(newlines[row] + 1) - 1
         lines, stopped, short, chars, repeated = 0, 0, 0, 0, 0
         while start < end:
             stop = start

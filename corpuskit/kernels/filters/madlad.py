@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from corpuskit.kernels.arrays import Bytes, Int32s, Int64s, join_bytes
+from corpuskit.kernels.hashing import same_bytes
 from corpuskit.kernels.jit import kernel
 from corpuskit.kernels.utf8 import char_table, char_width, code_point, skip_space
 from corpuskit.kernels.words.lexicon import Words
@@ -164,10 +165,8 @@ def _cursed(
 def _entry_at(data: Bytes, pos: int, end: int, offsets: Int64s, spelt: Bytes) -> bool:
     """Return whether an entry is at `pos`."""
     for number in range(len(offsets) - 1):
-        first, size, equal = offsets[number], offsets[number + 1] - offsets[number], 0
-        while equal < size and pos + equal < end and data[pos + equal] == spelt[first + equal]:
-            equal += 1
-        if equal == size:
+        first, size = offsets[number], offsets[number + 1] - offsets[number]
+        if pos + size <= end and same_bytes(data, pos, spelt, first, size):
             return True
     return False
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from corpuskit.kernels.arrays import Bytes, Float64s, Int32s, Int64s, Uint64s, frozen, join_bytes
-from corpuskit.kernels.hashing import load64
+from corpuskit.kernels.hashing import HIGH_BITS, LOW_BITS, count_before, load64, same_bytes
 from corpuskit.kernels.jit import inline, kernel
 from corpuskit.kernels.utf8 import (
     char_table,
@@ -20,7 +20,7 @@ from corpuskit.kernels.utf8 import (
     skip_space_back,
     wide_space_width,
 )
-from corpuskit.kernels.words.lexicon import ALPHA, SOLID, Words, char_kinds, same_bytes
+from corpuskit.kernels.words.lexicon import ALPHA, SOLID, Words, char_kinds
 
 MEASURES = (
     "num_words",
@@ -96,18 +96,13 @@ def measure_spaced_quality(offsets: Int64s, data: Bytes, stop_words: tuple[str, 
     )
 
 
-_HIGH_BITS, _LOW_BITS = np.uint64(0x8080808080808080), np.uint64(0x7F7F7F7F7F7F7F7F)
-
-
 @inline
 def _count_letters(group: np.uint64) -> np.int64:
     """Return the number of ASCII letters at the start of 8 bytes."""
-    lower = (group | np.uint64(0x2020202020202020)) & _LOW_BITS
+    lower = (group | np.uint64(0x2020202020202020)) & LOW_BITS
     from_a = lower + np.uint64(0x1F1F1F1F1F1F1F1F)
-    behind_z = lower + np.uint64(0x0505050505050505)
-    non_letters = (~from_a | behind_z | group) & _HIGH_BITS
-    mask = (non_letters - np.uint64(1)) & ~non_letters & _HIGH_BITS
-    return np.int64(((mask >> np.uint64(7)) * np.uint64(0x0101010101010101)) >> np.uint64(56))
+    after_z = lower + np.uint64(0x0505050505050505)
+    return count_before((~from_a | after_z | group) & HIGH_BITS)
 
 
 @kernel
@@ -191,7 +186,7 @@ def _measure_spaced(
                 continue
             for mark in range(firsts[lead], firsts[lead + 1]):
                 if starts[mark + 1] - starts[mark] == size and same_bytes(
-                    spelt, starts[mark], data, start, pos
+                    spelt, starts[mark], data, start, size
                 ):
                     stops += last_row[mark] != row
                     last_row[mark] = row

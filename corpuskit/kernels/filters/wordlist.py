@@ -16,20 +16,14 @@ from typing import NamedTuple
 import numpy as np
 
 from corpuskit.kernels.arrays import Bytes, Int32s, Int64s, Uint32s, frozen
-from corpuskit.kernels.hashing import load64, load_tail, mix64
+from corpuskit.kernels.hashing import ALL_BITS, HIGH_BITS, load64, load_tail, mix64
 from corpuskit.kernels.jit import kernel
 from corpuskit.kernels.stringset import HASH_PRIME, HASH_START, Table, find, make_table
-from corpuskit.kernels.utf8 import char_width, characters, code_point
+from corpuskit.kernels.utf8 import CHAR_WORD, char_width, characters, code_point
 from corpuskit.kernels.wordhash import BYTE_KINDS, word_edges
-
-_ALL_BITS = np.uint64(0xFFFFFFFFFFFFFFFF)
-_HIGH_BITS = np.uint64(0x8080808080808080)
 
 _ENTRY, _INNER = 1, 2
 """Kinds of the strings in the table: an entry; what an entry begins with, up to a possible end."""
-
-_WORD = 1 << 21
-"""Bit of an entry of `characters()`: part of a word. In lower-case text, that is `\\w`."""
 
 _WORD_CHARACTER = re.compile(r"\w")
 _POSSIBLE_END = re.compile(r"(?<=.)(?=\W)", re.DOTALL)
@@ -104,7 +98,7 @@ def _piece_hash(data: Bytes, start: int, end: int) -> np.uint64:
     while end - start > 8:
         value = mix64(value ^ load64(data, start))
         start += 8
-    mask = _ALL_BITS >> np.uint64(64 - 8 * (end - start))
+    mask = ALL_BITS >> np.uint64(64 - 8 * (end - start))
     group = load64(data, start) & mask if start + 8 <= len(data) else load_tail(data, start, end)
     return mix64(value ^ group)
 
@@ -193,12 +187,12 @@ def _find_words(
             byte_bits |= group
             value = mix64(value ^ group)
             pos += 8
-        byte_mask = _ALL_BITS >> np.uint64(64 - 8 * (stop - pos))
+        byte_mask = ALL_BITS >> np.uint64(64 - 8 * (stop - pos))
         group = (
             load64(data, pos) & byte_mask if pos + 8 <= len(data) else load_tail(data, pos, stop)
         )
         byte_bits |= group
-        if byte_bits & _HIGH_BITS:
+        if byte_bits & HIGH_BITS:
             num = _find_wide(data, begin, start, stop, pieces, symbols, characters, positions, num)
             continue
         bit = mix64(value ^ group) & mask
@@ -342,4 +336,4 @@ def _is_word(data: Bytes, pos: int, characters: Uint32s) -> bool:
     if byte < 0x80:
         return bool(97 <= byte <= 122 or 48 <= byte <= 57 or byte == 95)
     code = code_point(data, pos)
-    return bool(code < len(characters) and characters[code] & np.uint32(_WORD))
+    return bool(code < len(characters) and characters[code] & np.uint32(CHAR_WORD))

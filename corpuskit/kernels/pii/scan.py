@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from corpuskit.kernels.arrays import Bools, Bytes, Int64s, Uint64s
+from corpuskit.kernels.hashing import same_bytes
 from corpuskit.kernels.jit import kernel
 from corpuskit.kernels.pii.addresses import find_email, find_ipv4, find_ipv6
 from corpuskit.kernels.pii.bytes import (
@@ -276,12 +277,7 @@ def find_secret(data: Bytes, begin: int, free: int, pos: int, end: int) -> tuple
 
 @kernel
 def _starts_with(data: Bytes, pos: int, end: int, text: Bytes) -> bool:
-    if pos + len(text) > end:
-        return False
-    equal = 0
-    while equal < len(text) and data[pos + equal] == text[equal]:
-        equal += 1
-    return equal == len(text)
+    return pos + len(text) <= end and same_bytes(data, pos, text, 0, len(text))
 
 
 @kernel

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from corpuskit.kernels.arrays import Bytes, Int64s, Uint32s, Uint64s
-from corpuskit.kernels.hashing import load64, mix64
+from corpuskit.kernels.hashing import copy, load64, mix64, same_bytes, table_size
 from corpuskit.kernels.jit import kernel
 from corpuskit.kernels.substring.winnow import extend, power, roll
 
@@ -149,19 +149,6 @@ def _tidy(order: Int64s, fps: Uint64s, ranks: Bytes, keys: Int64s, starts: Uint3
 
 
 @kernel
-def same_bytes(left: Bytes, a: int, right: Bytes, b: int, size: int) -> bool:
-    """Return whether `size` bytes are equal. O(B)."""
-    pos = 0
-    while pos + 8 <= size:
-        if load64(left, a + pos) != load64(right, b + pos):
-            return False
-        pos += 8
-    while pos < size and left[a + pos] == right[b + pos]:
-        pos += 1
-    return pos >= size
-
-
-@kernel
 def find_equal(contexts: Contexts, data: Bytes) -> Int64s:
     """Return the first context of its group that equals each one, (R,), itself if none before.
 
@@ -198,9 +185,7 @@ def _is_same(contexts: Contexts, data: Bytes, left: int, right: int) -> bool:
 
 @kernel
 def _find_by_hash(contexts: Contexts, data: Bytes, begin: int, end: int, first: Int64s) -> None:
-    num_slots = 2
-    while num_slots < 2 * (end - begin):
-        num_slots *= 2
+    num_slots = table_size(end - begin)
     table = np.full(num_slots, -1, np.int64)
     hashes = np.empty(end - begin, np.uint64)
     for context in range(begin, end):
@@ -233,14 +218,12 @@ def copy_contexts(begins: Int64s, sizes: Int64s, data: Bytes) -> Bytes:
     total = 0
     for size in sizes:
         total += size
-    copy = np.empty(total, np.uint8)
+    contexts = np.empty(total, np.uint8)
     end = 0
     for row in range(len(sizes)):
-        source, target = data[begins[row] : begins[row] + sizes[row]], copy[end : end + sizes[row]]
-        for pos in range(len(source)):
-            target[pos] = source[pos]
-        end += len(source)
-    return copy
+        copy(data[begins[row] : begins[row] + sizes[row]], contexts[end : end + sizes[row]])
+        end += sizes[row]
+    return contexts
 
 
 @kernel
@@ -422,9 +405,8 @@ def _sweep(
     Linear in the windows of the group: a window that follows one which equalled the same context
     has but one more symbol to compare. Allocates 48 to 64 bytes per context.
     """
-    num, num_slots = len(distinct), 4
-    while num_slots < 2 * num:
-        num_slots *= 2
+    num = len(distinct)
+    num_slots = table_size(num)
     table, stamps = np.empty(num_slots, np.int64), np.zeros(num_slots, np.int64)
     hashes = np.zeros(num, np.uint64)
     matched = np.full(num, -1, np.int64)

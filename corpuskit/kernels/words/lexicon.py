@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import itertools
 import unicodedata
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from corpuskit.kernels.arrays import AnyArray, Bytes, Int32s, Int64s, Uint64s, frozen
+from corpuskit.kernels.arrays import AnyArray, Bytes, Int32s, Int64s, Uint64s, frozen, join_bytes
+from corpuskit.kernels.hashing import same_bytes
 from corpuskit.kernels.jit import inline, kernel
 from corpuskit.kernels.utf8 import NUM_CODES, PUNCTUATION, TERMINAL, char_width, code_point
 
@@ -146,9 +146,7 @@ class Lexicon:
 
     def append(self, words: Sequence[str]) -> int:
         """Add records, return the number of the first."""
-        coded = [word.encode() for word in words]
-        bounds = np.array([0, *itertools.accumulate(map(len, coded))], np.int64)
-        content = np.frombuffer(b"".join(coded) + b"\0", np.uint8)
+        bounds, content = join_bytes([word.encode() for word in words], b"\0")
         return self.append_pieces(content, bounds[:-1], bounds[1:])
 
     def append_pieces(self, data: Bytes, starts: Int64s, ends: Int64s) -> int:
@@ -279,15 +277,6 @@ def _append_all(records: Records, data: Bytes, starts: Int64s, ends: Int64s) -> 
 
 
 @kernel
-def same_bytes(left: Bytes, at: int | np.int64, right: Bytes, begin: int, end: int) -> bool:
-    """Return whether `right[begin:end]` is in `left` at `at`."""
-    for place in range(begin, end):  # noqa: SIM110
-        if left[at + place - begin] != right[place]:
-            return False
-    return True
-
-
-@kernel
 def bisect_left(values: AnyArray, value: Any) -> int:
     """Return the position of the first of ascending values that is not below `value`.
 
@@ -314,7 +303,7 @@ def _mark(
     old: int,
     size: int,
 ) -> None:
-    """Set the marks of records `done:size`. O(T log K) for K words."""
+    """Set the marks of records `old:size`. O(T log K) for K words."""
     for record in range(old, size):
         begin, end = records.starts[record], records.starts[record + 1]
         index = bisect_left(hashes, records.hashes[record])
@@ -323,7 +312,7 @@ def _mark(
             number = numbers[index]
             first = starts[number]
             if starts[number + 1] - first == end - begin and same_bytes(
-                data, first, records.data, begin, end
+                data, first, records.data, begin, end - begin
             ):
                 marks[record] = number + 1
             index += 1

@@ -16,10 +16,10 @@ from typing import NamedTuple
 import numpy as np
 
 from corpuskit.kernels.arrays import Bytes, Int32s, Int64s, Uint64s, frozen
-from corpuskit.kernels.hashing import load64, load_tail
+from corpuskit.kernels.hashing import load64, load_tail, same_bytes
 from corpuskit.kernels.jit import inline, kernel, packed_kernel
 from corpuskit.kernels.utf8 import wide_space_width
-from corpuskit.kernels.words.lexicon import Lexicon, bisect_left, same_bytes
+from corpuskit.kernels.words.lexicon import Lexicon, bisect_left
 
 COUNT_BITS, LOW = np.uint64(32), np.uint64(0xFFFFFFFF)
 _COUNT = np.uint64(0x0FFFFFFF)
@@ -27,7 +27,7 @@ _PENDING, TOUCHY = np.uint64(1 << 63), np.uint64(1 << 62)
 """A slot's value: 32 bits first record (pending: number of the question), 28 bits count, flags."""
 
 _FLAGS = np.uint64(60)
-_NONE, _ONE, _FOUR, _EIGHT = np.uint64(0), np.uint64(1), np.uint64(4), np.uint64(8)
+_NONE, _ONE, _FOUR = np.uint64(0), np.uint64(1), np.uint64(4)
 _KEY_HIGH, VALUE, POSITION = np.uint64(1), np.uint64(2), np.uint64(3)
 _LINE_BITS = np.uint64(3)
 
@@ -207,7 +207,7 @@ def find_words(
                         and (
                             value & _PENDING
                             or not same_bytes(
-                                content, np.int64(slots[slot + POSITION]), data, start, stop
+                                content, np.int64(slots[slot + POSITION]), data, start, stop - start
                             )
                         )
                     )
@@ -326,7 +326,7 @@ def _find_slot(
             position = np.int64(slots[slot + POSITION])
             # The bytes of a question are in the batch.
             is_pending = slots[slot + VALUE] & _PENDING != _NONE
-            if same_bytes(data if is_pending else content, position, data, start, stop):
+            if same_bytes(data if is_pending else content, position, data, start, stop - start):
                 return int(slot)
         slot = (slot + _FOUR) & last
     question = queue.used[0]
@@ -362,7 +362,7 @@ def _is_forbidden(data: Bytes, start: int, stop: int, forbidden: Bytes) -> bool:
     if size == 0 or stop - start < size:
         return False
     for pos in range(start, stop - size + 1):
-        if data[pos] == forbidden[0] and same_bytes(forbidden, 0, data, pos, pos + size):
+        if data[pos] == forbidden[0] and same_bytes(forbidden, 0, data, pos, size):
             return True
     return False
 
