@@ -55,7 +55,7 @@ def _print_kernels() -> None:
 
     if problem := target.warning():
         click.echo(f"  {problem}")
-    about = target.about_this()
+    about = target.build_info()
     files = target.kernel_files()
     why_not = target.why_not_prebuilt()
     prebuilt = [file for file in files if not why_not and target.prebuilt_folder(file).exists()]
@@ -64,6 +64,6 @@ def _print_kernels() -> None:
     click.echo(f"  for {about['level']}, Python {about['python']}, Numba {about['numba']}")
     click.echo(f"  {len(prebuilt)} of {len(files)} modules of kernels came with corpuskit"
                f"{f' ({why_not})' if why_not else ''}, {len(local)} are compiled here")  # fmt: skip
-    if missing and not target.warm_mark().exists():  # else they are parts of others
+    if missing and not target.warmup_marker().exists():  # else they are parts of others
         names = ", ".join(missing[:5]) + (", ..." if len(missing) > 5 else "")
         click.echo(f"  {len(missing)} compile at first use ({names}). Run: corpuskit warmup")

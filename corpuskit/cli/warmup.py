@@ -23,11 +23,11 @@ def command(jobs: int | None, native: bool | None) -> None:
 
     from corpuskit.engine.warmup import warm_up
     from corpuskit.kernels.jit import cache_dir
-    from corpuskit.kernels.target import about_this, native_mark, warm_mark
+    from corpuskit.kernels.target import build_info, native_marker, warmup_marker
 
     if native is not None:
-        native_mark().touch() if native else native_mark().unlink(missing_ok=True)
-    if not warm_mark().exists():
+        native_marker().touch() if native else native_marker().unlink(missing_ok=True)
+    if not warmup_marker().exists():
         for name, seconds in warm_up(jobs or len(os.sched_getaffinity(0))):
             click.echo(f"  {name:20} {seconds:6.2f} s")
-    click.echo(f"kernels for {about_this()['level']} are in {cache_dir()}")
+    click.echo(f"kernels for {build_info()['level']} are in {cache_dir()}")

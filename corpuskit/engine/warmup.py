@@ -20,7 +20,7 @@ from corpuskit.engine import registry
 from corpuskit.engine.pipeline import run
 from corpuskit.engine.plan import read_plan
 from corpuskit.formats.batch import ORIGIN
-from corpuskit.kernels.target import warm_mark
+from corpuskit.kernels.target import warmup_marker
 from corpuskit.stage import StreamingStage, View
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def warm_up(jobs: int) -> Iterator[tuple[str, float]]:
             name, seconds = future.result()
             if seconds:
                 yield name, seconds
-    mark = warm_mark()
+    mark = warmup_marker()
     mark.parent.mkdir(exist_ok=True)
     mark.touch()
 

@@ -1,4 +1,4 @@
-"""Names of array types, by what an element is; and arrays that all kernels take."""
+"""Names of array types, by type of element; arrays as all kernels take them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Element = TypeVar("Element", bound=np.generic)
 
 
 def frozen(array: NDArray[Element]) -> NDArray[Element]:
-    """Return a read-only view: Arrow's buffers are read-only, and each flavour is compiled."""
+    """Return a read-only view, as Arrow's buffers are: kernels are compiled once for each kind."""
     view = array.view()
     view.flags.writeable = False
     return view

@@ -1,4 +1,4 @@
-"""CPU time that a process spends on compiling kernels, and who is called when it compiles one."""
+"""CPU time that a process spends on compiling kernels; listeners for the begin of a compilation."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 
 class _Clock(threading.local):
-    """What a thread has spent on compiling; `depth` counts kernels that are compiled in others."""
+    """How many compilations a thread is in: a kernel compiles the kernels that it calls."""
 
     depth = 0
 
@@ -40,9 +40,9 @@ def compile_seconds() -> float:
 
 
 def on_compile(listener: Callable[[], None]) -> contextlib.ExitStack:
-    """Call `listener` whenever a kernel is about to be compiled, until what is returned is closed.
+    """Call `listener` before each compilation until the returned stack is closed.
 
-    Not for a kernel that is in the cache.
+    A kernel that is loaded from the cache is not compiled.
     """
     _LISTENERS.append(listener)
     listening = contextlib.ExitStack()

@@ -22,19 +22,20 @@ from corpuskit.kernels.compile_time import begin_compile, compiling
 from corpuskit.kernels.target import kernel_folder, level, prebuilt_folder, warning
 
 _LINKS = not warning()
-"""Whether kernels are linked once, as below. That rests on parts of Numba that are not public, so
-only with the version it was tested with; with others they compile as Numba has it, slower."""
+"""Whether kernels are linked once, as below. That uses private parts of Numba, so only with the
+tested version; with others kernels compile in Numba's own way, which takes twice as long."""
 
 if not _LINKS:
     warnings.warn(warning(), stacklevel=1)
 
 if level():
-    # Before anything is compiled: Numba reads them then. "" = no more than the level has.
+    # Before the first compilation, when Numba reads them. "" = no more than the level has.
     numba.config.CPU_NAME, numba.config.CPU_FEATURES = level(), ""  # type: ignore[attr-defined]
 
 if _LINKS and is_ours():
-    # Extensions of Numba register types that no kernel takes: awkward, which comes with gigatoken,
-    # imports itself for that, 0.2 CPU s. A stage that wants them calls awkward.numba.register().
+    # Keeps Numba from loading its extensions, whose types no kernel takes: awkward, which comes
+    # with gigatoken, would be imported, 0.2 CPU s. A stage that needs it calls
+    # awkward.numba.register().
     entrypoints._already_initialized = True
 
 LOCK_SECONDS = 120.0
@@ -42,10 +43,10 @@ LOCK_SECONDS = 120.0
 
 
 class _EntryCode(codegen.JITCodeLibrary):
-    """Code of a kernel called from Python, of all that it calls, and of what that calls."""
+    """Code of a kernel called from Python, with the code of all kernels below it."""
 
     def add_linking_library(self, library: Any) -> None:
-        """Take in what `library` is to be linked with, too: a part does not bring it along."""
+        """Link also what `library` is to be linked with: a `_CalleeCode` links nothing itself."""
         callees = library._linking_libraries if isinstance(library, _CalleeCode) else ()
         for linked in (library, *callees):
             if linked not in self._linking_libraries:
@@ -71,7 +72,7 @@ class _CalleeCode(_EntryCode):
         module.data_layout = self._codegen._data_layout
 
     def finalize(self) -> None:
-        """Leave all else to the caller's library."""
+        """Mark the library as complete; its caller's library optimises and links the code."""
         self._raise_if_finalized()  # type: ignore[no-untyped-call]
         for library in self._linking_libraries:
             self._reload_init.update(library._reload_init)
@@ -100,7 +101,7 @@ class _CompileCallee(_CompileEntry):
 
     def define_pipelines(self) -> list[Any]:
         """Leave out the entry point for Python."""
-        # Here, since numba compiles len, min ... once for each set of options that callers have.
+        # Not by options of njit: numba compiles len, min ... again for each set of options.
         self.state.flags.no_cpython_wrapper = self.state.flags.no_compile = True
         return super().define_pipelines()
 
@@ -112,7 +113,7 @@ class _CompileCallee(_CompileEntry):
 
 
 class _KernelLocator(caching._CacheLocator):
-    """Where a kernel is kept: named by contents, so that any copy of the package finds it there."""
+    """Tells Numba where a kernel is kept: a folder named by contents, the same for all copies."""
 
     def __init__(self, func: Any, path: Path) -> None:
         self._folder, self._line = kernel_folder(path), func.__code__.co_firstlineno
@@ -131,11 +132,11 @@ class _KernelLocator(caching._CacheLocator):
         return str(self._folder)
 
     def get_source_stamp(self) -> str:
-        """Return what tells versions apart in the folder: there is one."""
+        """Return the version of the source; a folder holds only one."""
         return self._folder.name
 
     def get_disambiguator(self) -> str:
-        """Return what tells functions of one name apart."""
+        """Return what distinguishes functions of the same name."""
         return str(self._line)
 
 
@@ -143,22 +144,22 @@ class _CachedResult(caching.CompileResultCacheImpl):
     _locator_classes = [_KernelLocator]  # noqa: RUF012 - as Numba declares it
 
     def reduce(self, cres: Any) -> Any:
-        """Return what the cache stores of a kernel, without what only links it into others.
+        """Return what the cache stores of a kernel, without the bitcode that links it into others.
 
-        Nothing links a cached kernel (`_CalleeCode`), and reading that part takes 3 ms each.
+        No kernel is linked from the cache (`_CalleeCode`), and to read that part takes 3 ms each.
         """
         (name, kind, (code, _)), about, *rest = super().reduce(cres)  # type: ignore[no-untyped-call]
         entry = f'define void @"{about.llvm_cpython_wrapper_name}"() {{ ret void }}'
         parse: Any = codegen.ll.parse_assembly  # type: ignore[attr-defined]
-        bitcode = parse(entry).as_bitcode()  # Numba asks whether it is there
+        bitcode = parse(entry).as_bitcode()  # Numba looks the entry point up
         return (name, kind, (code, bitcode)), about, *rest
 
 
 class _KernelCache(caching.FunctionCache):
     """Loads a kernel from the wheel or from the cache, and compiles it once per machine.
 
-    A kernel that is in neither stays locked until it is saved, or `release` says that it will not
-    be: other processes wait for it instead of compiling it, too.
+    A kernel that is in neither is locked until it is saved or `release` is called: other processes
+    wait for it instead of compiling it, too.
     """
 
     _impl_class = _CachedResult
@@ -173,10 +174,10 @@ class _KernelCache(caching.FunctionCache):
         )
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
-        """Return a compiled kernel, None if there is none; then it is locked.
+        """Return a compiled kernel, or lock it and return None if there is none.
 
-        Numba's own method first imports all that a compilation needs, 0.4 CPU s; to load a kernel,
-        the functions that allocate arrays are enough. A compilation imports the rest by itself.
+        Numba's own method first imports all that a compilation needs, 0.4 CPU s. To load a kernel,
+        the functions that allocate arrays are enough; a compilation imports the rest itself.
         """
         load: Any = self._load_overload
         rtsys.initialize(target_context)
@@ -199,13 +200,13 @@ class _KernelCache(caching.FunctionCache):
         self.release()
 
     def release(self) -> None:
-        """Let others compile the kernel, or load it."""
+        """Unlock the kernel: other processes load it, or compile it."""
         if self._lock_file is not None:
             self._lock_file.close()
             self._lock_file = None
 
     def _lock(self) -> None:
-        """Wait until no other process compiles the kernel; without locks, go on at once."""
+        """Wait until no other process compiles the kernel; return at once without file locks."""
         if self._lock_file is not None:
             return
         self._impl.locator.ensure_cache_path()
@@ -232,9 +233,9 @@ def compiled(
     the caller (numba issue 1833), and a copy of the file in another folder is another file to it.
     So the cache folder is named after a digest of the caller's file and of all kernels it imports.
 
-    Numba optimises and stores a function for itself and again in each caller, and the callers of
-    those: with calls five deep half the compile time. So kernels called from kernels are another
-    function, which exists in its callers only. A kernel cannot call itself.
+    Numba optimises and stores a function by itself, in each caller, and again in the callers of
+    those: half the compile time where calls are five deep. So a kernel that kernels call is a
+    second function there, which is compiled only as a part of them. A kernel cannot call itself.
     """
     options = {"nogil": True, "error_model": "numpy", **options}
     own_options: Any = {"no_cfunc_wrapper": True, "pipeline_class": steps} if _LINKS else {}
@@ -266,12 +267,12 @@ def compiled(
 
 
 def packed(func: Callable[..., Any]) -> Any:
-    """As `compiled`, without counts of uses; packed where kernels are linked once, else not."""
+    """As `compiled`, without reference counts, and vectorised if kernels are linked once."""
     return compiled(func, _CompilePacked, _nrt=False)
 
 
 def _timed(compile_one: Callable[..., Any], cache: _KernelCache | None) -> Callable[..., Any]:
-    """Charge to compilation what a kernel takes to be compiled, or loaded; release its lock."""
+    """Charge the time to compile or load a kernel to compilation; release its lock."""
 
     @functools.wraps(compile_one)
     def timed(*args: Any) -> Any:
@@ -286,7 +287,7 @@ def _timed(compile_one: Callable[..., Any], cache: _KernelCache | None) -> Calla
 
 
 class _Begins(event.Listener):
-    """Notices that a kernel is compiled because it is not in the cache."""
+    """Hears of each compilation; loading from the cache is none."""
 
     def on_start(self, event: event.Event) -> None:
         """Pass it on."""

@@ -1,11 +1,11 @@
-"""fastText prediction: the rows of a text, their mean, and the labels that score best.
+"""fastText prediction: the rows of a text, their mean, and the labels with the best scores.
 
-A text becomes the rows of its words, of the runs of characters in them, and of its word n-grams; it
-is the mean of these rows. Rows are added in fastText's own order, in float32 as there, so scores
-are those of the library to the last bit.
+The vector of a text is the mean of the rows of its words, of the runs of characters in them, and of
+its word n-grams. Rows are added in fastText's order and in float32, so scores equal those of the
+library to the last bit.
 
-Nearly all time goes into two loops: hashing runs of characters, which a small table of common words
-saves for three words of four, and adding rows, which are read from all over the matrix.
+Nearly all time is spent in two loops: hashing runs of characters, which a small table of common
+words avoids for three words of four, and adding rows, which are read from all over the matrix.
 
 Source: fastText 0.9.3, `getLine` of dictionary.cc, loss.cc.
 """
@@ -31,14 +31,14 @@ from corpuskit.kernels.jit import inline, kernel, packed_kernel
 from corpuskit.kernels.utf8 import skip_space, skip_space_back
 
 ROWS = 8192
-"""Rows that are collected before they are added up: 32 KB, which stay in the fastest cache."""
+"""Rows that are collected before they are added: 32 KB, which stay in the fastest cache."""
 
 LONGEST_RUN = 100
 """Characters of a run, at most."""
 
 _KNOWN_BITS = 12
 KNOWN = 1 << _KNOWN_BITS
-"""Words that are remembered with their rows, in 128 bytes each: half of a second-level cache."""
+"""Words that are cached with their rows, in 128 bytes each: half of a second-level cache."""
 
 _BASIS, _PRIME = np.uint32(2166136261), np.uint32(16777619)
 _WIDE = np.uint32(0xFFFFFF00)
@@ -54,14 +54,14 @@ _ABOVE_SPACE = np.uint64(0x5F5F5F5F5F5F5F5F)
 _MIX_1, _MIX_2 = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F)
 
 _SHORT = 16
-"""Bytes of a word that can be remembered, at most."""
+"""Bytes of a cached word, at most."""
 
 _LINE = 32
-"""Numbers of a remembered word: 16 bytes of the word, hash, how many rows, rows."""
+"""Numbers of a cached word: 16 bytes of the word, its hash, number of rows, rows."""
 
 _HASH, _COUNT, _FIRST = 4, 5, 6
 _MOST_KNOWN = 24
-"""Rows of a remembered word, at most."""
+"""Rows of a cached word, at most."""
 
 
 class Features(NamedTuple):
@@ -69,16 +69,16 @@ class Features(NamedTuple):
 
     Attributes:
         words: the dictionary: words, then labels.
-        spans: (E, 2) int64, where each begins and ends.
+        spans: (E, 2) int64, where each entry begins and ends in `words`.
         table: (2 ** n,) uint64, the dictionary by hash: hash << 32 | entry + 1; 0 is empty. More
             than half of it is empty.
         num_words: how many entries are words; the others, after them, are labels.
         min_run, max_run: characters of a run; no runs if `max_run` is 0.
         word_ngrams: words of a word n-gram, at most; 1 for none.
         buckets: hashes of runs and of word n-grams are taken modulo this.
-        bucket_rows: (ceil(buckets / 32),) uint64, which buckets have a row, a bit each in the low
-            half, and how many have one before, in the high half; (0,) if all have one.
-        end_row: of the word that ends a text, -1 if it has none.
+        bucket_rows: (ceil(buckets / 32),) uint64: the low half has a bit for each bucket, set if it
+            has a row; the high half is the number of rows of buckets before. (0,) if all have one.
+        end_row: row of the word that ends a text, -1 if it has none.
     """
 
     words: Bytes
@@ -94,11 +94,11 @@ class Features(NamedTuple):
 
 
 class RowScratch(NamedTuple):
-    """What `mean_rows` writes to; `word_cache` outlives a call.
+    """Memory that `mean_rows` writes to; `word_cache` is kept between calls.
 
     Attributes:
-        word_cache: (KNOWN, 32) uint32, words by hash, the latest one of a slot; see `_LINE`.
-        rows: (ROWS + 32,) int32, not yet added.
+        word_cache: (KNOWN, 32) uint32, the latest word of each hash; see `_LINE`.
+        rows: (ROWS + 32,) int32, those not yet added.
         letters: a word, or a part of it, between brackets.
         hashes: (W,) uint32 of the words of the longest text, if there are word n-grams.
     """
@@ -110,7 +110,7 @@ class RowScratch(NamedTuple):
 
 
 def make_scratch(features: Features, longest: int, word_cache: Uint32s | None = None) -> RowScratch:
-    """Return room for texts of up to `longest` bytes."""
+    """Return memory for texts of up to `longest` bytes."""
     return RowScratch(
         np.zeros((KNOWN, _LINE), np.uint32) if word_cache is None else word_cache,
         np.empty(ROWS + _LINE, np.int32),
@@ -121,7 +121,7 @@ def make_scratch(features: Features, longest: int, word_cache: Uint32s | None = 
 
 @kernel
 def _window(max_run: int) -> int:
-    """Return how many bytes of a word are looked at together: their runs fit into the rows."""
+    """Return the bytes of a word that are processed together: the rows of their runs fit."""
     return ROWS // max(max_run, 2)
 
 
@@ -247,12 +247,12 @@ def _narrow_runs(
 ) -> int:
     """Append the rows of runs of ASCII that begin in `letters[first:last]`; return the new `num`.
 
-    Brackets at `letters[0]` and `letters[size - 1]` are no runs by themselves.
+    A bracket alone, at `letters[0]` or `letters[size - 1]`, is not a run.
     """
     inverse, bucket_rows, first_row = _inverse(features), features.bucket_rows, num
     for begin in range(first, last):
         value = _BASIS
-        # As many for each: what lies beyond the word is written over, and nothing is predicted.
+        # The same number for each, to avoid branches; runs beyond the word are overwritten.
         for width in range(1, features.max_run + 1):
             value = np.uint32((value ^ np.uint32(letters[begin + width - 1])) * _PRIME)
             if width >= features.min_run:
@@ -346,7 +346,7 @@ def _add(rows: Int32s, num: int, matrix: Float32s, sums: Float32s) -> None:
     stride = np.uint64(len(sums))
     first = 0
     while first + 16 <= len(sums):
-        # Slices: with an offset instead, LLVM adds number by number, at a third of the speed.
+        # Slices: with an offset instead, LLVM does not use vectors, at a third of the speed.
         _add_16(rows, num, matrix[first:], stride, sums[first : first + 16])
         first += 16
     while first < len(sums):
@@ -365,9 +365,9 @@ def _add_runs(
     matrix: Float32s,
     sums: Float32s,
 ) -> tuple[int, int]:
-    """Append the rows of the runs of a word; return the new `num`, and how many were added up.
+    """Append the rows of the runs of a word; return the new `num`, and how many were added to sums.
 
-    The word between brackets is read in windows, each with enough bytes after it for its last runs;
+    The word between brackets is read in windows with enough bytes after each for its last runs;
     `letters[0]` is the byte before a window.
     """
     window, total = _window(features.max_run), end - begin + 2
@@ -418,7 +418,7 @@ def _spaces(group: np.uint64) -> np.uint64:
 
 @inline
 def _copy_8(source: Uint32s, first: int, rows: Int32s, num: int) -> None:
-    """Copy 8 rows; read before any is written, so that it takes one load and one store."""
+    """Copy 8 rows; all are read before one is written, so this is one load and one store."""
     r0, r1, r2, r3 = source[first], source[first + 1], source[first + 2], source[first + 3]
     r4, r5, r6, r7 = source[first + 4], source[first + 5], source[first + 6], source[first + 7]
     rows[num], rows[num + 1], rows[num + 2], rows[num + 3] = r0, r1, r2, r3
@@ -432,7 +432,7 @@ def _is_space(byte: int) -> bool:
 
 @inline
 def _short_word(data: Bytes, begin: int, end: int) -> tuple[np.int64, np.uint64, np.uint64]:
-    """Return the size of a word and its bytes; more than `_SHORT` if it is not known to be short.
+    """Return the size of a word and its bytes; size above `_SHORT` if the word may be longer.
 
     A short word has up to 16 bytes and a space after it, with 16 bytes to load.
     """
@@ -465,7 +465,7 @@ def _word_end(data: Bytes, pos: int, end: int) -> int:
 
 @inline
 def _slot(low: np.uint64, high: np.uint64) -> np.int64:
-    """Return where a short word is remembered."""
+    """Return the slot of a short word in the cache."""
     return np.int64((low * _MIX_1 ^ high * _MIX_2) >> np.uint64(64 - _KNOWN_BITS))
 
 
@@ -482,9 +482,9 @@ def _word_rows(
     matrix: Float32s,
     sums: Float32s,
 ) -> tuple[int, int, np.uint32, bool]:
-    """Append the rows of a word; return the new `num`, rows already added up, hash, is it a word.
+    """Append the rows of a word; return the new `num`, rows added to sums, hash, is it a word.
 
-    Labels are no words; `low` is 0 for a word that is not in `low` and `high`.
+    A label is not a word. `low` is 0 if the word is not in `low` and `high`.
     """
     value = np.uint32(0)
     added = 0
@@ -523,7 +523,7 @@ def _text_rows(
     matrix: Float32s,
     sums: Float32s,
 ) -> tuple[int, int, int]:
-    """Add up the rows of the words of a text; return how many, how many are left, and the words."""
+    """Add the rows of the words of a text; return how many, how many are pending, and the words."""
     rows, word_cache, hashes = scratch.rows, scratch.word_cache, scratch.hashes
     keys = word_cache.view(np.uint64)
     num = added = words = 0
@@ -630,11 +630,11 @@ def mean_rows(
     O(B); 30 to 150 MB/s.
 
     Args:
-        begins, ends, data: N texts; they may have newlines, which are spaces.
+        begins, ends, data: N texts; newlines count as spaces.
         matrix: rows of `stride` numbers, one after the other.
         scratch: `scratch`.
         hidden: (N, stride), zeros.
-        counts: (N,) how many rows a text has; its mean is zero where there are none.
+        counts: (N,) rows of each text; without any its mean is zero.
     """
     for row in range(len(begins)):
         sums = hidden[row]
@@ -655,7 +655,7 @@ def mean_rows(
 # Labels by score. All arithmetic is the library's: the same operations on the same types.
 
 HIERARCHICAL, SOFTMAX = 1, 3
-"""Losses, as a model has them; the others, 2 and 4, score each label by itself."""
+"""Losses, numbered as in models; the others, 2 and 4, score each label by itself."""
 
 _SIGMOID_STEPS, _SIGMOID_MAX = 512, 8
 _TINY = 1e-5
@@ -678,9 +678,8 @@ class Output(NamedTuple):
         norms: (L,) float32, by which products are multiplied.
         left, right: (2 * L - 1,) int32, nodes of the tree; -1 at leaves, which come first.
         sigmoid: (513,) float32, `sigmoid_table()`.
-        scales: (K,) float32, a calibration of softmax: what differences of logits are multiplied by
-            in a text of 4, 8, ... 2 ** (K + 1) rows, in proportion between. A 1 leaves scores as
-            they are.
+        scales: (K,) float32, a calibration of softmax: factors of differences of logits in a text
+            of 4, 8, ... 2 ** (K + 1) rows, interpolated in between. 1 leaves scores unchanged.
     """
 
     loss: int
@@ -727,7 +726,7 @@ def _log(value: np.float32) -> np.float32:
 
 @kernel
 def _scale(scales: Float32s, count: int) -> np.float32:
-    """Return what `Output.scales` is for a text of `count` rows."""
+    """Return the factor of `Output.scales` for a text of `count` rows."""
     position = min(max(math.log2(np.float64(count)) - 2.0, 0.0), len(scales) - 1.0)
     low = int(position)
     high = min(low + 1, len(scales) - 1)
@@ -749,7 +748,7 @@ def _sift_up(
 
 @kernel
 def _pop(scores: Float32s, labels: Int32s, size: int) -> None:
-    """Move the least of a heap to its end: std::pop_heap of GCC, whose order of ties it has."""
+    """Move the smallest of a heap to its end: std::pop_heap of GCC, with its order of ties."""
     last = size - 1
     score, label = scores[last], labels[last]
     scores[last], labels[last] = scores[0], labels[0]
@@ -771,7 +770,7 @@ def _pop(scores: Float32s, labels: Int32s, size: int) -> None:
 def _offer(
     scores: Float32s, labels: Int32s, size: int, max_labels: int, score: np.float32, label: int
 ) -> int:
-    """Add a label to the heap of the `max_labels` best, or not; return how many it has now."""
+    """Add a label to the heap of the `max_labels` best if it is one; return the heap's size."""
     _sift_up(scores, labels, size, 0, score, label)
     size += 1
     if size > max_labels:
@@ -821,14 +820,16 @@ def _best_by_value(values: Float32s, max_labels: int, scores: Float32s, labels: 
         score = _log(values[label])
         if size < max_labels or score >= scores[0]:
             size = _offer(scores, labels, size, max_labels, score, label)
-            if size == max_labels:  # what is less by more than a rounding has a smaller logarithm
+            if (
+                size == max_labels
+            ):  # values that are less by more than a rounding have a smaller score
                 bar = math.exp(scores[0]) * (1 - 2e-6) - _TINY
     return size
 
 
 @kernel
 def _fill_logits(mean: Float32s, output: Output, values: Float32s) -> np.float32:
-    """Fill in the logits of all labels, (L,); return the largest, NaN if one is no number."""
+    """Fill `values` with the logits of all labels, (L,); return the largest, NaN if one is NaN."""
     dim, num_labels = output.matrix.shape
     values[:] = 0
     for column in range(dim):
@@ -856,7 +857,7 @@ def _best_by_logit(
         return -1
     total = np.float32(0)
     if output.loss == SOFTMAX:
-        scale = _scale(output.scales, count)  # 1 if there is no calibration: it changes no bit
+        scale = _scale(output.scales, count)  # 1 without a calibration: changes no bit
         for label in range(num_labels):
             power = np.float32(np.float32(values[label] - largest) * scale)
             values[label] = math.exp(np.float64(power))  # in double precision, as the library
@@ -890,14 +891,14 @@ def _write_best(heap: Float32s, labels: Int32s, size: int, ranks: Int32s, scores
 def best_labels(
     hidden: Float32s, counts: Int64s, output: Output, ranks: Int32s, scores: Float64s
 ) -> int:
-    """Fill `ranks` and `scores` with the best labels of texts, best first, as far as there are any.
+    """Fill `ranks` and `scores` with the best labels of each text, best first; there may be fewer.
 
-    O(N L dim); with a tree that of the labels it has to look at.
+    O(N L dim); with a tree only the labels that it visits.
 
     Args:
-        hidden, counts: see `mean_rows`; a text without rows has no labels, nor has one of a single
-            row in a calibrated model: it is that of the word that ends a text, of which the
-            library makes labels, too.
+        hidden, counts: see `mean_rows`. A text without rows has no labels. Nor has one with one row
+            in a calibrated model: it is the row of the word that ends a text, for which the library
+            returns labels.
         output: of the model.
         ranks, scores: (N, k).
 
@@ -940,9 +941,9 @@ def _exp(power: np.float32) -> np.float32:
 
 @kernel
 def label_values(hidden: Float32s, counts: Int64s, output: Output, values: Float32s) -> bool:
-    """Fill in the share of each label, as `rank_values` takes it; return whether all are numbers.
+    """Fill `values` with the share of each label, for `rank_values`; return whether none is NaN.
 
-    O(N L dim). They are those of `best_labels` but for a rounding, in half the time.
+    O(N L dim). Equal to those of `best_labels` but for rounding, in half the time.
 
     Args:
         hidden, counts, output: see `best_labels`; the loss is softmax.
@@ -967,7 +968,7 @@ def label_values(hidden: Float32s, counts: Int64s, output: Output, values: Float
 
 @kernel
 def rank_values(values: Float32s, counts: Int64s, ranks: Int32s, scores: Float64s) -> None:
-    """Fill `ranks` and `scores`, (N, k), as `best_labels`, from what `label_values` filled in."""
+    """Fill `ranks` and `scores`, (N, k), as `best_labels`, from the result of `label_values`."""
     max_labels = ranks.shape[1]
     heap, labels = np.empty(max_labels + 1, np.float32), np.empty(max_labels + 1, np.int32)
     for row in range(len(values)):
@@ -977,13 +978,13 @@ def rank_values(values: Float32s, counts: Int64s, ranks: Int32s, scores: Float64
 
 
 # ----------------------------------------------------------------------
-# A calibrated model looks at a text window by window: which of them are in another language?
+# With a calibrated model: which windows of a text are in another language?
 
 WINDOW = 256
 """Bytes of a window, at least; it ends where a word does."""
 
 LEAST_WINDOW = 64
-"""Bytes of a window of a short text, at least: of sentences 0.06 % lose a right label with a score
+"""Bytes of a window of a short text, at least: 0.06 % of sentences lose a right label with a score
 of 0.65, with 48 bytes 0.17 %."""
 
 MOST_WINDOWS = 64
@@ -993,24 +994,24 @@ _PARTS = 8
 """Windows of a short text, at most."""
 
 _LETTERS = 0.7
-"""Share of letters in what is not white space: in code, addresses and checksums it is less, and
-what language they are in says nothing."""
+"""Share of letters among characters that are not white space, at least: code, addresses and
+checksums have fewer, and their language says nothing."""
 
 _CLEARLY = 3.0
-"""Logarithm of the odds from which a window is clearly in another language."""
+"""Logarithm of the odds above which a window is clearly in another language."""
 
 _SUM = 8
 """Column where the sums of a remembered word begin: after its 16 bytes and `_COUNT`."""
 
 
 def sum_scratch(stride: int, cache: Uint32s | None = None) -> Uint32s:
-    """Return where `sum_windows` remembers words: (KNOWN + 1, 8 + stride) uint32."""
+    """Return the cache of words of `sum_windows`: (KNOWN + 1, 8 + stride) uint32."""
     return np.zeros((KNOWN + 1, _SUM + stride), np.uint32) if cache is None else cache
 
 
 @kernel
 def _next_start(data: Bytes, pos: int, end: int) -> int:
-    """Return where a word ends or, in the next WINDOW bytes, none does, a character begins."""
+    """Return where the word ends, or a character begins after WINDOW bytes without such an end."""
     stop = _word_end(data, pos, min(pos + WINDOW, end))
     if stop == pos + WINDOW:
         while stop < end and data[stop] & 0xC0 == 0x80:
@@ -1022,7 +1023,7 @@ def _next_start(data: Bytes, pos: int, end: int) -> int:
 def cut_windows(begins: Int64s, ends: Int64s, data: Bytes) -> tuple[Int64s, Int64s, Int64s]:
     """Cut texts into windows at white space; of a long one MOST_WINDOWS are taken, spread evenly.
 
-    A text of less than two windows is one; of up to MOST_WINDOWS all its bytes are in them.
+    A text shorter than two windows is one. Up to MOST_WINDOWS windows cover all of a text.
 
     Args:
         begins, ends, data: N texts.
@@ -1073,8 +1074,8 @@ def sum_windows(
 ) -> None:
     """Fill `sums` with the sum of the rows of each window, `counts` with how many rows it has.
 
-    Rows of a word are added up first, so that common words are remembered by their sum: one row is
-    added for a word instead of about twenty. So sums differ from the library's in the last bits.
+    The rows of a word are added first, and the sums of common words are cached: one row is added
+    for a word instead of about twenty. So sums differ from the library's in the last bits.
     A word `</s>` ends a window. The model has no word n-grams.
 
     Args:
@@ -1217,7 +1218,7 @@ def other_shares(
 
 
 # ----------------------------------------------------------------------
-# Which bytes of a text are looked at.
+# Which bytes of a text count.
 
 
 @kernel

@@ -1,4 +1,4 @@
-"""Texts made alike for comparison: lower case, single spaces, without marks and punctuation."""
+"""Texts normalised for comparison: lower case, single spaces, without marks and punctuation."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _lower(offsets: Int64s, data: Bytes, characters: Uint32s) -> tuple[Int64s, B
     out = np.empty((offsets[num_docs] - offsets[0]) * 3 // 2 + 4, np.uint8)
     bounds = np.zeros(num_docs + 1, np.int64)
     needs_python = np.zeros(num_docs, np.bool_)
-    size = int(np.int64(0))  # typed: a literal compiles what it is given to once more
+    size = int(np.int64(0))  # typed: for a literal the function it is passed to is compiled again
     for doc in range(num_docs):
         size = _lower_text(data, offsets[doc], offsets[doc + 1], characters, out, size)
         needs_python[doc] = size < 0
@@ -91,7 +91,7 @@ def _lower_text(
 
 
 def fold_texts(offsets: Int64s, data: Bytes) -> tuple[Int64s, Bytes]:
-    """Return texts in lower case, each run of whitespace one space, none at either end.
+    """Return texts in lower case, runs of whitespace as one space, stripped.
 
     Lower case is that of `characters`: U+0130 becomes a plain i, a final sigma one like any other.
     Read-only, as Arrow's buffers are.
@@ -127,20 +127,20 @@ def _fold(offsets: Int64s, data: Bytes, characters: Uint32s) -> tuple[Int64s, By
 
 
 # ----------------------------------------------------------------------
-# Texts simplified for comparison: numbers, punctuation, whitespace and accents made alike.
+# Texts simplified for comparison: numbers, punctuation, whitespace and accents unified.
 
 SAME, BECOMES, SPACE, DIGIT, NEEDS_PYTHON = range(5)
-"""Kinds of characters: stays; is replaced; is a space; is a digit; only Python knows."""
+"""Kinds of characters: kept; replaced; space; digit; only Python can simplify the text."""
 
 SEPARATES = 8
-"""Added to a kind: the character may be between the digits of one number."""
+"""Bit of a kind: the character may be between the digits of one number."""
 
 
 class Simple(NamedTuple):
     """What becomes of each character.
 
     Attributes:
-        kinds: (C,) uint8, see SAME; characters beyond are NEEDS_PYTHON.
+        kinds: (C,) uint8, see SAME; characters beyond the table are NEEDS_PYTHON.
         replacements: (C,) uint16: number of the replacement, for BECOMES.
         starts: (R + 1,) int64: replacement r is `content[starts[r]:starts[r + 1]]`.
         content: uint8.
@@ -157,8 +157,8 @@ def simplify(offsets: Int64s, data: Bytes, simple: Simple) -> tuple[Int64s, Byte
     """Return simplified texts, and which were left out: they hold NEEDS_PYTHON characters. O(B).
 
     A number (digits, which a separator and more digits may follow) becomes 0; a run of spaces one
-    space, none at either end; other characters what the table says. Allocates 3 B bytes, of which
-    what is used is written to: a Hangul syllable of 3 bytes becomes 9.
+    space, none at either end; the table replaces other characters. Reserves 3 B bytes, as a Hangul
+    syllable of 3 bytes becomes 9, and writes to what it uses.
     """
     num_docs = len(offsets) - 1
     out = np.empty(3 * (offsets[num_docs] - offsets[0]) + 16, np.uint8)
@@ -179,15 +179,15 @@ def _simplify_text(
 ) -> np.int64:
     """Write a text from `out[size]` on; return where it ends, -1 if only Python can simplify it.
 
-    A space is written as soon as it is met, and the next one over it. A dropped mark counts as
-    something between two spaces: those around one both stay, but for the ends of the text.
+    A space is written at once, and a space after it overwrites it. A dropped mark separates two
+    spaces: both stay, except at the ends of the text.
     """
     first, pos = size, begin
     is_inside = np.int64(0)
     while pos < end:
         byte = data[pos]
         if byte < 0x80 and simple.kinds[byte] & 7 != DIGIT:
-            # Nothing to predict: of 139,000 words per MB each has two edges.
+            # Without branches: each of 139,000 words per MB has two edges.
             is_kept = np.int64(simple.kinds[byte] & 7 != SPACE)
             out[size] = byte if is_kept else 32
             size += is_kept | is_inside

@@ -30,13 +30,13 @@ HIGH_BITS, LOW_BITS = np.uint64(0x8080808080808080), np.uint64(0x7F7F7F7F7F7F7F7
 ALL_BITS = np.uint64(0xFFFFFFFFFFFFFFFF)
 
 _RADIX = np.uint64(0x9E3779B97F4A7C13)
-"""Of the polynomial over word hashes. 3 mod 8, so that swapped words cost at most 4 of 64 bits."""
+"""Radix of the polynomial over word hashes: 3 mod 8, so that swapped words lose at most 4 bits."""
 
 
 @inline
 def load64(data: Bytes, pos: int | np.int64) -> np.uint64:
     """Return the 8 bytes from `pos` on, little endian; compiles to one unaligned load."""
-    # Unsigned positions: a signed one could be negative, and testing that splits the load up.
+    # Unsigned: Numba tests whether a signed index is negative, and that splits the load up.
     i = np.uint64(pos)
     return (
         np.uint64(data[i])
@@ -119,7 +119,7 @@ def table_size(num_keys: int | np.int64) -> int:
 
 @inline
 def mix64(value: np.uint64) -> np.uint64:
-    """Return MurmurHash3's 64-bit finaliser: a bijection in which each bit affects all."""
+    """Return MurmurHash3's 64-bit finaliser: a bijection; each bit affects all others."""
     value = (value ^ (value >> np.uint64(33))) * _MIX_1
     value = (value ^ (value >> np.uint64(33))) * _MIX_2
     return value ^ (value >> np.uint64(33))
@@ -196,8 +196,8 @@ def hash_texts(offsets: Int64s, data: Bytes) -> tuple[Uint64s, Uint64s]:
 def polynomials(words: Uint64s, num_words: int, ngram: int) -> int:
     """Turn word hashes into numbers of word n-grams, in place; return how many. O(W).
 
-    The polynomial in _RADIX whose coefficients are the word hashes: to be mixed before its bits are
-    used. Fewer words than `ngram` make one n-gram of all of them; there must be one.
+    A number is the polynomial in _RADIX with the word hashes as coefficients: mix it before you use
+    its bits. Fewer words than `ngram` are one n-gram; there must be at least one word.
     """
     ngram = min(ngram, num_words)
     value, leaving = np.uint64(0), np.uint64(1)

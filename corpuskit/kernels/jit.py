@@ -1,7 +1,7 @@
-"""The door to compiled kernels.
+"""Marks functions as kernels: Numba compiles them at their first call.
 
-A kernel is compiled at its first call; until then Numba, whose import takes half a CPU second, is
-not loaded, so commands that only look at runs do without it.
+Numba, whose import takes half a CPU second, is loaded at the first call of any kernel. Commands
+that only look at runs call none.
 
 `NUMBA_DISABLE_JIT=1` runs every kernel as plain Python.
 """
@@ -34,10 +34,10 @@ _COMPILING = threading.RLock()
 
 
 class _Lazy:
-    """A kernel that is not compiled yet; calls, and all else, go to the compiled one.
+    """A kernel that is compiled when it is first called or asked for an attribute.
 
     Args:
-        maker: function of `compiler` that makes it.
+        maker: function of `compiler` that compiles it.
     """
 
     def __init__(self, func: Callable[..., Any], maker: str) -> None:
@@ -52,8 +52,8 @@ class _Lazy:
     def compile(self) -> Any:
         """Return the compiled kernel.
 
-        Numba looks up the kernels that a kernel calls where the kernel does, and needs compiled
-        ones there, so they replace the lazy ones.
+        Numba looks up the kernels that it calls in its globals and closure, and needs compiled ones
+        there: they replace the lazy ones.
         """
         if self._compiled is not None:
             return self._compiled
@@ -68,7 +68,7 @@ class _Lazy:
         return self._dispatcher
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):  # what Python itself asks for must not compile
+        if name.startswith("__"):  # copy, pickle and inspect look these up: that must not compile
             raise AttributeError(name)
         return getattr(self.compile(), name)
 
@@ -85,11 +85,12 @@ def kernel(func: Callable[P, R]) -> Callable[P, R]:
 
 
 def packed_kernel(func: Callable[P, R]) -> Callable[P, R]:
-    """As `kernel`; equal operations on neighbouring numbers become one on a vector of them.
+    """As `kernel`, with LLVM's SLP vectoriser, which Numba omits, and without reference counts.
 
-    For loops that keep several sums, each in a variable: Numba leaves this step out by default. And
-    arrays are used without counting who does: in a call that takes a tuple of arrays that is two
-    atomic operations for each. So it, and what it calls, can neither make arrays nor return any.
+    The vectoriser makes one vector operation of equal operations on neighbouring numbers, as in
+    loops that keep several sums, each in a variable. Reference counts are two atomic operations for
+    each array of a tuple in each call; without them the kernel, and what it calls, can neither make
+    arrays nor return any.
     """
     return func if IS_PLAIN else cast("Callable[P, R]", _Lazy(func, "packed"))
 
@@ -103,7 +104,7 @@ def load_compiler() -> None:
     """Load Numba now, so that its half second is charged to no stage."""
     if not IS_PLAIN:
         with _COMPILING:
-            from corpuskit.kernels import compiler  # noqa: F401 - that is all
+            from corpuskit.kernels import compiler  # noqa: F401 - imported to load Numba
 
 
 def _replace_called(func: Callable[..., Any]) -> None:
@@ -122,7 +123,7 @@ def _replace_called(func: Callable[..., Any]) -> None:
 
 
 def _names(code: CodeType) -> Iterator[str]:
-    """Yield the globals that a function asks for, in what is defined inside it, too."""
+    """Yield the names of globals that a function, or one defined inside it, reads."""
     yield from code.co_names
     for inner in code.co_consts:
         if isinstance(inner, type(code)):
@@ -130,5 +131,5 @@ def _names(code: CodeType) -> Iterator[str]:
 
 
 def _find_kernel(module: str, name: str) -> Any:
-    """Return a kernel by its name: what unpickles one."""
+    """Return a kernel by its name, to unpickle it."""
     return getattr(importlib.import_module(module), name)

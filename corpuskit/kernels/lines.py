@@ -1,4 +1,4 @@
-"""Lines and paragraphs of texts: where they are, how they are compared, what a cut leaves.
+"""Lines and paragraphs of texts: where they are, how they are compared, what remains after a cut.
 
 Letters: N documents, B bytes, U units (lines or paragraphs).
 """
@@ -30,7 +30,7 @@ _ONES = np.uint64(0x0101010101010101)
 _NEWLINES = np.uint64(0x0A0A0A0A0A0A0A0A)
 
 _WIDTH, _SPACE = np.uint64(32), np.uint64(40)
-"""Fields of an entry of a folding table, after the bytes of the character: how many; a space."""
+"""Fields of an entry of a folding table after the bytes of the character: how many; is a space."""
 
 _CCNET_DROPS = (
     "\uff0c\u3002\u3001\u201e\u201d\u201c\u00ab\u00bb\uff11\u300d\u300c\u300a\u300b\u00b4\u2236"
@@ -79,7 +79,7 @@ def find_units(offsets: Int64s, data: Bytes, paragraphs: bool) -> tuple[Int32s, 
 
 @kernel
 def find_newlines(data: Bytes, begin: int, end: int) -> Int64s:
-    """Return where newlines are, and one more value. O(B), about 3 GB/s."""
+    """Return the positions of newlines, and one beyond all texts. O(B), about 3 GB/s."""
     num = np.int64(1)
     pos = begin
     while pos + 8 <= end:
@@ -132,7 +132,7 @@ def fold_units(
 def _fold_units(data: Bytes, starts: Int64s, ends: Int64s, table: Uint64s) -> tuple[Bytes, Int64s]:
     """Fold 8 letters, marks and single spaces at a time, other characters one by one.
 
-    Of these every one stores and the position moves by what it counts: little to predict.
+    Each character is stored, and the position moves by its width, which may be 0: few branches.
     """
     size = np.int64(8)
     for unit in range(len(starts)):
@@ -200,10 +200,10 @@ def _encoded_char(data: Bytes, pos: int) -> np.uint64:
 
 @functools.cache
 def case_digits_table() -> Uint64s:
-    """Return the folding table that has texts in lower case, without digits, whitespace as a space.
+    """Return the folding table for lower case without digits, with whitespace as a space.
 
-    Each run of whitespace is one space. Digits are those of str.isdecimal; `lower` is str.lower
-    but for U+0130, which becomes a plain i, and a final sigma, which is one like any other.
+    A run of whitespace is one space. Digits are those of str.isdecimal. Lower case is str.lower,
+    except that U+0130 becomes a plain i, and a final sigma an ordinary one.
     """
     codes, is_space, is_digit = _classes()
     codes = np.where(is_space, 32, codes)
@@ -214,7 +214,8 @@ def case_digits_table() -> Uint64s:
 def ccnet_table() -> Uint64s:
     """Return the folding table of CCNet: lower case, digits as 0, some punctuation left out.
 
-    Control characters are left out, too; whitespace stays. `lower` as above.
+    Control characters are left out, too; whitespace stays. Lower case is as in
+    `case_digits_table`.
 
     Source: Wenzek et al. 2020, CCNet, section 3.1; cc_net/text_normalizer.py, normalize_for_dedup.
     """
@@ -255,7 +256,7 @@ def _table(codes: Uint32s, drops: Iterable[int], spaces: Bools) -> Uint64s:
 def cut_units(
     offsets: Int64s, data: Bytes, docs: Int32s, starts: Int64s, ends: Int64s, is_cut: Bools
 ) -> tuple[Int64s, Int64s, Int64s, Int64s]:
-    r"""Return the spans to cut so that the other units stay, and what each document has of both.
+    r"""Return the spans to cut so that the other units stay, and sums per document.
 
     Between two units that stay with others cut between them, the longer of the first and the last
     separator stays, the first if they are equally long. At the beginning of a text nothing stays
@@ -306,15 +307,15 @@ def cut_units(
 
 # ---------------------------------------------------------------- counting segments
 #
-# A unit is known by 96 bits: XXH64 with the seed 0, and 32 bits of another XXH64. Letters: U units,
-# N documents, K distinct units.
+# A unit is identified by 96 bits: XXH64 with the seed 0, and 32 bits of another XXH64. Letters: U
+# units, N documents, K distinct units.
 
 
 _SEED_HIGH = np.uint64(0)
 _SEED_LOW = np.uint64(0x5851F42D4C957F2D)
 
 _PART_ROWS = 1024
-"""Units per part: its table stays in the nearest cache."""
+"""Units per part, so that its table stays in the nearest cache."""
 
 _MOST = np.int64(0xFFFFFFFF)
 
@@ -380,7 +381,7 @@ def count_units(
         high, low: (U,) hashes, evenly spread.
         docs: (U,) their documents; units of one document follow one another.
         counts: (U,) what each counts.
-        by_document: a unit counts once in a document.
+        by_document: count a unit once per document.
     """
     num_units = len(high)
     bits = 1
@@ -401,11 +402,11 @@ def count_units(
         part = np.int64(value >> shift)
         index = cursors[part]
         order[index], dealt[index] = unit, value
-        cursors[part] = index + 1  # in the end where the next part begins
+        cursors[part] = index + 1  # after the loop: where the next part begins
     slot_bits = 1
     while 1 << slot_bits < 2 * widest:
         slot_bits += 1
-    # No slot is beyond the table: at worst all rows come after the last one.
+    # Slots do not wrap: at worst all rows of the part follow the last hashed slot.
     table = np.full((1 << slot_bits) + widest + 1, -1, np.int32)
     last, sums = np.empty(len(table), np.int32), np.empty(len(table), np.int64)
     keys, low_keys = np.empty(len(table), np.uint64), np.empty(len(table), np.uint32)
@@ -479,18 +480,18 @@ def find_repeated(
     by_document: bool,
     compares_low: bool,
 ) -> Bools:
-    """Return which units are repeated and not the ones that stay, (U,). O(B).
+    """Return which units are repeated and do not stay, (U,). O(B).
 
     Args:
         data, starts, ends, docs, scopes, min_bytes, min_words: as `hash_units` takes them.
         high, low: (K,) the repeated units.
         table: `index_hashes(high)`.
-        holders: (K,) what stays: -2 nothing, -1 the first to come, else the number of the document
-            that came first; filled in.
+        holders: (K,) which copy stays: -2 none, -1 the next one, else the number of the document
+            that had the first; filled in.
         first_doc: number of the first document of the batch; numbers ascend.
         by_document: that document keeps all its copies.
-        compares_low: False compares the first hash alone, which tells the units of this cell apart,
-            in half the time.
+        compares_low: False compares the first hash only, in half the time: enough if it differs for
+            all units of this cell.
     """
     repeated = np.zeros(len(starts), np.bool_)
     long_units, values = np.empty(len(starts), np.int32), np.empty(len(starts), np.uint64)
@@ -501,7 +502,7 @@ def find_repeated(
             long_units[num] = unit
             values[num] = xxh64(data, start, end, _SEED_HIGH) ^ scopes[docs[unit]]
             num += 1
-    # Apart from hashing: so several units wait for memory at a time.
+    # In a loop of its own, so that the cache misses of several units overlap.
     low_hash = np.uint32(0)
     for index in range(num):
         unit, value = long_units[index], values[index]

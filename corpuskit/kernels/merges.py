@@ -1,10 +1,10 @@
-"""How byte pair encoding builds each token of a vocabulary if only its order is known.
+"""The merges of byte pair encoding, from a vocabulary with priorities alone.
 
 Merging always joins the two neighbours that make the token of the lowest priority, the leftmost of
-equal ones. What happens within a token's bytes does not depend on what is around them, as long as
-nothing joins across their edge, and if something does the token does not come about. So a token
-only ever comes from the last two parts that its own bytes merge to, and a list of merges with that
-one pair per token, in order of priority, gives the same ids as the priorities.
+equal ones. Merges within the bytes of a token do not depend on the text around them, unless
+something joins across their edge, and then the token is not made. So a token is always made of the
+last two parts that its own bytes merge to, and a list of merges with this one pair per token, in
+order of priority, gives the same ids as the priorities.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ NEVER = np.int64(1) << np.int64(62)
 
 @kernel
 def last_merges(table: Table, priority: Int64s, by_char: bool) -> Int64s:
-    """Return where the second of the two parts begins that become each token, (n,) in bytes.
+    """Return where the second of the two parts of each token begins, (n,) in bytes.
 
-    0 for what merging begins with, single bytes or characters; -1 for tokens that no merging makes.
+    0 for single bytes or characters, which merging begins with; -1 for tokens that no merge makes.
     O(n L^2), L bytes in a token (150,000 tokens take 0.05 s), allocates 24 bytes for each of the
     longest token.
 
     Args:
         table: the tokens.
-        priority: (n,): the lowest merges first; negative: never made.
+        priority: (n,) the lowest is merged first; negative: never.
         by_char: begin with the characters of UTF-8 text, not with bytes.
     """
     count = len(priority)

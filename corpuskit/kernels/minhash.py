@@ -38,10 +38,10 @@ def permutations(num_hashes: int, seed: int) -> tuple[Uint64s, Uint64s]:
 def distinct_shingles(
     offsets: Int64s, data: Bytes, *, ngram: int, by_character: bool = False
 ) -> tuple[Int64s, Uint64s]:
-    """Return the different shingle hashes of each text, ascending: offsets (N + 1,), hashes.
+    """Return the distinct shingle hashes of each text, ascending: offsets (N + 1,), hashes.
 
-    Shingles are n-grams of words (see wordhash), or of characters as they are; a text with fewer
-    than `ngram` has one shingle, all of them. O(B + W log W), allocates 8 bytes per word twice.
+    Shingles are n-grams of words (see wordhash), or of characters; a text with fewer words than
+    `ngram` is one shingle. O(B + W log W), allocates 8 bytes per word twice.
     """
     bounds, hashes = _shingle_texts(offsets, data, characters(), BYTE_KINDS, ngram, by_character)
     for begin, end in itertools.pairwise(bounds.tolist()):
@@ -95,7 +95,7 @@ def _shingle_texts(
 
 @kernel
 def _distinct(bounds: Int64s, hashes: Uint64s) -> tuple[Int64s, Uint64s]:
-    """Return sorted rows without repeats; `hashes` is written over."""
+    """Return sorted rows without repeats; overwrites `hashes`."""
     out_bounds = np.zeros(len(bounds), np.int64)
     num = 0
     for row in range(len(bounds) - 1):
@@ -121,7 +121,7 @@ def shingle_hashes(words: Uint64s, num_words: int, ngram: int) -> int:
 
 @inline
 def _value(shingle: np.uint64, a: np.uint64, b: np.uint64) -> np.uint64:
-    """Return the permuted shingle plus `_TOP + 1`; `b` is one more than it says.
+    """Return the permuted shingle plus `_TOP + 1`; `b` is that of the permutation, plus 1.
 
     With x = q * 2**61 + r, x mod PRIME is q + r, or q + r - PRIME once in 2**58. Adding 1 before
     and _TOP by `|` makes that rare case fall to `_TOP` or below, so the test for it can wait until
@@ -184,8 +184,8 @@ def _smallest_exactly(
 # agree in a slot with probability J, whatever their sizes, and slots are nearly independent.
 # The number of hashes is W where W is far above K ln K, and about K ln K below.
 #
-# Source: Dahlgaard, Knudsen, Thorup: Fast Similarity Sketching, FOCS 2017 (their rounds are cut
-# short by the same rule). Unlike one-permutation hashing with densification no slot is a copy of
+# Source: Dahlgaard, Knudsen, Thorup: Fast Similarity Sketching, FOCS 2017 (their rounds end by
+# the same rule). Unlike one-permutation hashing with densification no slot is a copy of
 # another: those of small sets are as independent as those of large ones.
 
 
@@ -323,7 +323,7 @@ def _mix32(value: np.uint32) -> np.uint32:
 
 @kernel
 def sign_mersenne(bounds: Int64s, hashes: Uint64s, a: Uint64s, b: Uint64s, out: Uint64s) -> None:
-    """Fill `out`, (N, K), as `smallest` does; rows without a hash as they are. O(W K)."""
+    """Fill `out`, (N, K), as `smallest` does; rows without a hash stay unchanged. O(W K)."""
     for doc in range(len(bounds) - 1):
         num = bounds[doc + 1] - bounds[doc]
         if num:

@@ -41,7 +41,7 @@ def lower_words(offsets: Int64s, data: Bytes) -> JoinedWords:
 
 @kernel
 def _lower_words(offsets: Int64s, data: Bytes, characters: Uint32s) -> tuple[Int64s, Int64s, Bytes]:
-    """O(B), about 500 MB/s for ASCII; allocates 6 B bytes, and writes to what it uses."""
+    """O(B), about 500 MB/s for ASCII; reserves 6 B bytes and writes to what it uses."""
     num_docs = len(offsets) - 1
     size_bytes = offsets[num_docs] - offsets[0]
     # U+023A is 2 bytes, its lower case 3; a word needs no byte between it and the next text.
@@ -72,8 +72,8 @@ def _lower_words(offsets: Int64s, data: Bytes, characters: Uint32s) -> tuple[Int
                     is_inside = one
                     if not entry & CHAR_ENDS:
                         continue
-            # Nothing to predict: a space is written over the one before it, and what is stored
-            # after the current word stays when it ends. Unsigned, so that no sign is tested.
+            # Without branches: a space overwrites the one before it, and what is stored after the
+            # current word stays when it ends. Unsigned, so that no sign is tested.
             is_word = np.uint64(byte != 32)
             out[size] = byte
             size += is_word | is_inside
@@ -93,7 +93,7 @@ def _lower_words(offsets: Int64s, data: Bytes, characters: Uint32s) -> tuple[Int
 def join_words(
     bounds: Int64s, tokens: Int32s, word_starts: Int64s, word_data: Bytes
 ) -> tuple[Int64s, Bytes]:
-    """Return `starts` and `data` of Joined for words that are numbers of a lexicon. O(B).
+    """Return `starts` and `data` of `JoinedWords` for words of a lexicon. O(B).
 
     Args:
         bounds: (N + 1,) where the words of each text begin among `tokens`.
@@ -110,7 +110,7 @@ def join_words(
         source, pos = word_starts[tokens[first + word]], starts[word]
         end = starts[word + 1] - 1
         while pos < end:
-            # Also what is after the word, which the next one is written over.
+            # This also copies bytes after the word, which the next word overwrites.
             store64(load64(word_data, source), out, pos)
             pos += 8
             source += 8
@@ -186,7 +186,7 @@ _PRIME_5 = np.uint32(0x165667B1)
 _START = np.array([0x67452301, 0xEFCDAB89, 0x98BADCFE, 0x10325476, 0xC3D2E1F0], np.uint32)
 
 LANES = 16
-"""Messages that SHA-1 works on at a time: as many 32-bit numbers as a vector register holds."""
+"""Messages that are hashed at a time: as many 32-bit numbers as a vector register holds."""
 
 
 @inline
@@ -290,7 +290,7 @@ def _swap(value: np.uint32) -> np.uint32:
 
 @kernel
 def _fill_block(data: Bytes, begin: int, end: int, number: int, out: Bytes) -> None:
-    """Write block `number` of a padded message; after its last one, anything."""
+    """Write block `number` of a padded message; undefined after its last one."""
     begin += 64 * number
     size = min(max(end - begin, 0), 64)
     out[:] = 0
@@ -309,7 +309,7 @@ def _hash_blocks(words: Uint32s, past: Uint32s, state: Uint32s) -> None:
     """Hash one block in each lane.
 
     Row t + 4 of `past` is what FIPS calls `a` after t rounds; b, c, d and e are rows before it, all
-    but b rotated. One array with fixed distances: what lets the compiler use vectors.
+    but b rotated. One array with fixed distances lets the compiler use vectors.
 
     Args:
         words: rows 0 to 15 hold the blocks, the other 64 are filled.

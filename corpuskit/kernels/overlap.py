@@ -1,4 +1,4 @@
-"""How much of a short known text a document holds: its words in order, as an alignment.
+"""How much of a short known text a document contains, by alignment of its words.
 
 `gather` joins n-grams that a document shares with known texts (`scan`) into stretches that resemble
 one of them; `align` says which of its words a stretch holds; `shared_runs` finds words in a row.
@@ -26,7 +26,7 @@ class ItemParts(NamedTuple):
     Attributes:
         starts: (P + 1,) int64 into the words of part p.
         words, joined: (W,) uint64, as `fold_words` gives them.
-        weights: (W,) float64, above 0: what finding the word is worth.
+        weights: (W,) float64, above 0: weight of the word in scores.
     """
 
     starts: Int64s
@@ -46,10 +46,10 @@ def gather(
     ngram: int,
     most_gap: int,
 ) -> tuple[Int64s, Float64s]:
-    """Join n-grams found into stretches of texts that resemble one part: O(C).
+    """Join matching n-grams into stretches of a text that resemble one part: O(C).
 
     Args:
-        keys: (C,) ascending: what text and which part, in one number.
+        keys: (C,) ascending: text and part, in one number.
         texts, parts, positions: (C,) first word of the n-gram in the text, ascending within a key;
             the part; the word of the part that it begins with.
         starts, weights: of `ItemParts`.
@@ -114,7 +114,7 @@ def align(
 
     Returns:
         (n, 4): of each alignment the first word and the end in the text, the same in bytes. (n,):
-        weight of what was found.
+        weight of the matched words.
     """
     longest = widest = 1
     for window in range(len(windows)):
@@ -241,9 +241,8 @@ def _trace(
 
 # ---------------------------------------------------------------- n-grams of words
 #
-# A bitmap turns nearly all of them away before the table is asked. N-grams are 63-bit hashes: of
-# 1e12 n-grams of text about two are taken for one of 2e7 known ones that they are not. Who needs
-# more than a hint compares the words.
+# A bitmap rejects nearly all of them before the table is read. N-grams are 63-bit hashes: of 1e12
+# n-grams of text about two collide with one of 2e7 known ones. Where that matters, compare words.
 
 
 GRAM_FACTOR = np.uint64(0xD6E8FEB86659FD93)
@@ -276,7 +275,7 @@ def _gram_power(ngram: int) -> np.uint64:
 
 @kernel
 def _bit_shift(bitmap: Uint64s) -> np.uint64:
-    """Return by how much a hash is shifted to be the number of a bit."""
+    """Return the shift that makes a hash the number of a bit of the bitmap."""
     shift = np.uint64(58)
     size = len(bitmap)
     while size > 1:
@@ -306,7 +305,7 @@ def gram_hashes(starts: Int64s, words: Uint64s, ngram: int, parts: Int32s) -> Ui
 
 @kernel
 def fill_table(hashes: Uint64s, bitmap: Uint64s, slots: Uint64s, numbers: Int32s) -> None:
-    """Put n-grams, all different, into an empty table and bitmap."""
+    """Put distinct n-grams into an empty table and bitmap."""
     mask, shift = np.uint64(len(slots) - 1), _bit_shift(bitmap)
     for number in range(len(hashes)):
         value = hashes[number]
@@ -330,7 +329,7 @@ def scan(
     slots: Uint64s,
     numbers: Int32s,
 ) -> tuple[Int64s, Int64s]:
-    """Look up all n-grams of texts: O(B), about 150 MB/s where few are found.
+    """Look up all n-grams of texts: O(B), about 150 MB/s where few are known.
 
     Allocates 16 bytes a byte of the longest text.
 

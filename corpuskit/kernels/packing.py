@@ -1,4 +1,4 @@
-"""Documents' tokens cut into pieces, pieces placed in rows, rows filled.
+"""Packing: documents are cut into pieces, pieces are assigned to rows, rows are filled.
 
 Letters: N documents, P pieces, S rows, G segments (pieces and padded tails), T tokens. `width` is
 the number of tokens in a row, `seq_len + 1`. All pieces of a document but its last end where a row
@@ -17,7 +17,7 @@ from corpuskit.kernels.jit import inline, kernel
 CONTINUES = 1
 """Flag: the document began in another row."""
 PADDING = 2
-"""Flag: no document at all."""
+"""Flag: padding, no document."""
 GOES_ON = 4
 """Flag: the document continues in another row."""
 
@@ -26,7 +26,7 @@ _ONE = np.uint64(1)
 
 @kernel
 def add_ends(ids: Uint32s, offsets: Int64s, first: int, last: int) -> tuple[Uint32s, Int64s]:
-    """Put `first` before and `last` after each document's ids; -1 leaves one out. O(T).
+    """Put `first` before and `last` after the ids of each document; -1 adds none. O(T).
 
     Args:
         ids: (T,) token ids.
@@ -68,8 +68,8 @@ def cut_documents(
         joined: documents follow each other in one stream; otherwise each begins a row.
 
     Returns:
-        Per piece, each (P,): the document, its tokens, the bytes it stands for (shares rounded
-        cumulatively, so a document's add up to its own), and its flags.
+        Per piece, each (P,): the document, its tokens, its share of the document's bytes (rounded
+        cumulatively, so that shares add up to the document), and its flags.
     """
     num_pieces = 0
     used = used_tokens
@@ -238,8 +238,8 @@ def fill_rows(
 ) -> None:
     """Copy each piece's tokens into its row. O(S * width), allocates 8 P bytes.
 
-    Goes through the pieces in their order, so that tokens are read from front to back: a fifth
-    faster than row by row.
+    In the order of the pieces, so that tokens are read sequentially: a fifth faster than row by
+    row.
 
     Args:
         tokens: of all pieces.

@@ -1,6 +1,6 @@
-"""Words whose n-grams are compared: as papers take them, and folded ones with marks between them.
+"""Words for n-gram overlap: as papers on contamination define them, and folded words with marks.
 
-Papers take words between whitespace, in lower case and without punctuation, both of ASCII only.
+In papers a word is what is between whitespace, in lower case and without punctuation (ASCII only).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from corpuskit.kernels.words.split import SPACE_KINDS, split_spaces
 
 
 def _kept_bytes() -> NDArray[np.int16]:
-    """Byte -> what is compared of it, -1 for nothing."""
+    """Byte -> byte in lower case, -1 for punctuation."""
     table = np.arange(256, dtype=np.int16)
     table[list(map(ord, string.ascii_uppercase))] += 32
     table[list(map(ord, string.punctuation))] = -1
@@ -33,7 +33,7 @@ def plain_words(offsets: Int64s, data: Bytes, *, keeps_empty: bool) -> tuple[Int
 
     Args:
         offsets, data: N texts.
-        keeps_empty: a word of punctuation alone is a word without letters; else it is none.
+        keeps_empty: punctuation alone is an empty word; otherwise it is no word.
     """
     return _plain_words(offsets, data, SPACE_KINDS, _KEPT, keeps_empty)
 
@@ -75,7 +75,7 @@ def _plain_words(
 
 
 MARK = string.punctuation.replace("_", "")
-"""Characters of a mark; an underscore is a part of words (`kernels.wordhash`)."""
+"""Characters of a mark: punctuation but the underscore, a part of words (`kernels.wordhash`)."""
 
 
 def _mark_bytes() -> Bools:
@@ -90,8 +90,8 @@ _IS_MARK = _mark_bytes()
 def marked_words(offsets: Int64s, data: Bytes) -> tuple[Int64s, Uint64s, Bools]:
     """Return where the words of texts begin, (N + 1,), hashes and which are marks, (W,). O(B).
 
-    Words are those of `wordhash.fold_words`. A mark is ASCII punctuation alone between whitespace,
-    and a word, too: `a == b` has three, `a==b` two.
+    Words are those of `wordhash.fold_words`, and marks: ASCII punctuation alone between whitespace.
+    So `a == b` has three words, `a==b` two.
 
     Args:
         offsets, data: N texts.

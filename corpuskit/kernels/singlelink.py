@@ -6,7 +6,7 @@ Pairs that are connected already are skipped. Letters: N sets, T elements of all
 
 Source: Bayardo, Ma, Srikant 2007 (prefixes, rarest first); Xiao, Wang, Lin, Yu 2008 (shorter ones
 in the index); Mann, Augsten 2014 (bounds of size by position). Ours: the index keeps sets in groups
-around leaders, which are skipped when they are connected, or too far away by the triangle
+around leaders. A group is skipped if it is connected already, or too far away by the triangle
 inequality, which 1 - Jaccard obeys.
 """
 
@@ -21,13 +21,13 @@ from corpuskit.kernels.jit import kernel
 from corpuskit.kernels.unionfind import root
 
 FEW = 12
-"""Up to this many sets, all pairs are compared, without an index."""
+"""Up to this many sets, all pairs are compared without an index."""
 
 LINK_BYTES = 64
 """Memory of `single_link` per element of its largest component, besides the sets."""
 
 _ROUNDING = 1e-9
-"""Far more than the errors of three distances, far less than a difference of one element."""
+"""Far more than the rounding of three distances, far less than a difference of one element."""
 
 
 class _Sets(NamedTuple):
@@ -35,7 +35,7 @@ class _Sets(NamedTuple):
 
     Attributes:
         rows: (N,) their indices in `parents`, a union-find forest.
-        sizes: (N,) of whole sets; starts: (N + 1,) into the elements that are shared, as ranks.
+        sizes: (N,) of the full sets; starts: (N + 1,) into `elements`, the shared ones, as ranks.
     """
 
     rows: Int64s
@@ -55,8 +55,9 @@ class _SetIndex(NamedTuple):
         leaders: (N,) the set around which a set's group is.
         distances: (N,) of a set to its leader; radii: (N,) the largest in a leader's group.
         compared_by: (N,) the last set that a set was compared with.
-        settled_by: (N,) the last set that need not search a leader's group any more.
-        measured_by: (N,) the last set whose distance to a leader was computed; gaps: (N,) it.
+        settled_by: (N,) the last set that has finished with a leader's group.
+        measured_by: (N,) the last set whose distance to a leader was computed; gaps: (N,) that
+            distance.
     """
 
     begins: Int64s
@@ -92,7 +93,7 @@ def single_link(
         components: (N,) any numbers.
         offsets, hashes: set i is `hashes[offsets[i]:offsets[i + 1]]`, ascending, no two equal.
         threshold: in (0, 1].
-        rows: of the sets to compare; None = all. Others are connected as `labels` say.
+        rows: sets to compare; None = all. The others are connected by `labels` only.
         labels: (N,) equal for sets of a component that are known to be connected.
     """
     sizes = np.diff(offsets)
@@ -190,10 +191,10 @@ def _add_entry(current: int, element: int, entry: int, index: _SetIndex) -> None
 
 @kernel
 def _indexed_end(current: int, sets: _Sets, threshold: float) -> int:
-    """Return where the elements end that a similar set, as large or larger, may meet first."""
+    """Return the end of the prefix of which similar sets, as large or larger, share an element."""
     size = sets.sizes[current]
     begin, end = sets.starts[current], sets.starts[current + 1]
-    # Elements that no other set has come before all others.
+    # Elements that no other set has are the rarest: they precede all others, and are left out.
     unshared = size - (end - begin)
     return int(begin + max(size - least_overlap(size, size, threshold) + 1 - unshared, 0))
 
@@ -231,7 +232,7 @@ def _find_similar(current: int, sets: _Sets, index: _SetIndex, threshold: float)
     smallest = least_size(size, threshold)
     neighbour = -1
     for pos in range(begin, begin + max(size - smallest + 1 - unshared, 0)):
-        # A pair counts where it first meets, so this and what follows is all that it shares.
+        # A pair is compared at its first shared element: it shares at most those from here on.
         largest = most_size(size, end - pos, threshold)
         if largest < smallest:
             break
@@ -243,7 +244,7 @@ def _find_similar(current: int, sets: _Sets, index: _SetIndex, threshold: float)
                 similar = _search_list(current, list_row, smallest, largest, sets, index, threshold)
                 neighbour = similar if similar >= 0 else neighbour
                 if index.lists[list_row, 1] < 0:
-                    # Sets only get larger: the list of those that were too small goes.
+                    # Sets ascend in size: a list of sets that are too small is never needed again.
                     index.ends[element] -= 1
                     index.lists[list_row] = index.lists[index.ends[element]]
                     continue
@@ -261,12 +262,12 @@ def _search_list(
     index: _SetIndex,
     threshold: float,
 ) -> int:
-    """Connect a set with the first of a list that is similar; return that, or -1.
+    """Connect a set with the first similar one of a list; return that one, or -1.
 
-    Takes sets under `smallest` off the list.
+    Removes sets under `smallest` from the list.
     """
     leader = index.lists[list_row, 0]
-    # A group is connected, so one member represents all.
+    # All sets of a group are connected, so its leader represents them.
     if root(sets.parents, sets.rows[leader]) == root(sets.parents, sets.rows[current]):
         index.settled_by[leader] = current
         return -1
@@ -328,7 +329,7 @@ def _gap(left: int, right: int, sets: _Sets, similarity: float) -> float:
 
 @kernel
 def _join_group(current: int, near: int, sets: _Sets, index: _SetIndex, threshold: float) -> None:
-    """Put a set into the group of a connected one, unless its leader is far away."""
+    """Put a set into the group of a similar one, unless its leader is far away."""
     index.leaders[current] = current
     if near < 0:
         return
@@ -375,7 +376,7 @@ def shared_ranks(sets: Int64s, offsets: Int64s, hashes: Uint64s) -> tuple[Int64s
             num += ranks[ids[pos]] >= 0
             pos += 1
         starts[row + 1] = starts[row] + num
-    # Deal sets to the elements they have, then elements, in order, to their sets: no sorting.
+    # Distribute sets to their elements, then elements, in order, to their sets: no sorting.
     owners = np.empty(starts[-1], np.int32)
     pos = 0
     for row in range(len(sets)):
@@ -399,7 +400,7 @@ def shared_ranks(sets: Int64s, offsets: Int64s, hashes: Uint64s) -> tuple[Int64s
 
 @kernel
 def _number(sets: Int64s, offsets: Int64s, hashes: Uint64s) -> tuple[Int32s, Int32s]:
-    """Number the distinct elements as they come; return each one's number, and how many have it."""
+    """Number the distinct elements in order of occurrence; return numbers, and sets per element."""
     total = 0
     for row in sets:
         total += offsets[row + 1] - offsets[row]
@@ -516,7 +517,7 @@ def overlap(
         remaining = min(left_end - left, right_end - right)
         if shared + remaining < least:
             return -1
-        # Nothing to predict, and no end to search for: neither side advances by more than that.
+        # Without branches or tests for the end: neither side advances further than `remaining`.
         for _ in range(min(remaining, 64)):
             a, b = elements[left], elements[right]
             shared += a == b

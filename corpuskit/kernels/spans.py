@@ -53,7 +53,7 @@ def _splice(
     moved: Int64s,
     output: Bytes,
 ) -> None:
-    """Copy what lies between spans in one go, spans of other rows or none at all in between."""
+    """Copy the text between two spans at once, whole documents between them included."""
     read, write = offsets[0], moved[0]
     for span in range(len(rows)):
         begin = offsets[rows[span]]
@@ -74,9 +74,8 @@ def _copy(data: Bytes, start: int, end: int, output: Bytes, to: int) -> int:
 # ----------------------------------------------------------------------
 # Lists of what was cut from a text, kept in order while a kernel walks through it.
 #
-# A list is three arrays: starts and ends in bytes of the whole buffer, and codes; `num` says how
-# far they are filled. A gap is what lies between two pieces of text that stay; its cuts begin at
-# `first`.
+# A list is three arrays: starts and ends in bytes of the whole buffer, and codes; the first `num`
+# entries are in use. A gap is the text between two pieces that stay; its cuts begin at `first`.
 
 
 @kernel
@@ -90,7 +89,7 @@ def add_cut(
     end: int,
     code: int,
 ) -> int:
-    """Append a cut to the gap, joined to the one before if that touches it and has its code."""
+    """Append a cut to the gap; join it to the one before if they touch and have one code."""
     if start >= end:
         return num
     if num > first and ends[num - 1] == start and codes[num - 1] == code:
@@ -104,9 +103,9 @@ def add_cut(
 def fill_gap(
     starts: Int64s, ends: Int64s, codes: Bytes, first: int, num: int, low: int, high: int, code: int
 ) -> int:
-    """Stretch the cuts that lie within `low` to `high` so that they cover it without holes.
+    """Extend the cuts between `low` and `high` so that they cover all of it.
 
-    Where there is none, one with `code` is added.
+    If there is none, a cut with `code` is added.
     """
     if low >= high:
         return num
@@ -135,7 +134,7 @@ def close_gap(
     joiner: int,
     code: int,
 ) -> int:
-    """Cut what lies between two lines that stay, but for the character that will join them."""
+    """Cut the text between two lines that stay, except the character that will join them."""
     if low < high and data[low] == joiner and (num == first or ends[first] > low + 1):
         low += 1
     return fill_gap(starts, ends, codes, first, num, low, high, code)

@@ -1,8 +1,8 @@
-"""Which sets stay so that each of the others is like one that stays, and loses little to it.
+"""Which sets survive: each of the others is similar to a survivor that has most of its elements.
 
-Sets are taken in an order. A set goes if an earlier one that stays is similar to it and has all but
-a share of its elements; otherwise it stays. So only sets that stay are indexed, and a set that has
-more elements of its own than it may lose is compared with none. Letters: N sets, T elements.
+Sets are processed in an order. A set goes if an earlier survivor is similar to it and has all but a
+share of its elements; otherwise it survives. So only survivors are indexed, and a set with more
+elements of its own than it may lose is compared with none. Letters: N sets, T elements.
 
 Source: prefixes as in `singlelink`; sets that stay are the first maximal independent set in the
 order (Blelloch, Fineman, Shun 2012), with edges that need not hold both ways.
@@ -21,7 +21,7 @@ def first_holders(
     components: Int64s, offsets: Int64s, hashes: Uint64s, order: Int64s,
     bounds: tuple[float, float], *, stays: Bools, decides_all: bool = True
 ) -> tuple[Int64s, Int64s]:  # fmt: skip
-    """Return for each set the first one that stays and holds it, -1 for none, (N,).
+    """Return for each set the first survivor that holds it, -1 for none, (N,).
 
     One set holds another of its component if their Jaccard similarity is `bounds[0]` or more, and
     if the share of the other's elements that it lacks is `bounds[1]` or less. Near O(T) where few
@@ -31,9 +31,9 @@ def first_holders(
     Args:
         components: (N,) any numbers.
         offsets, hashes: set i is `hashes[offsets[i]:offsets[i + 1]]`, ascending, no two equal.
-        order: sets to compare, those first that stay rather than others.
-        stays: (N,) which sets stay whatever holds them.
-        decides_all: other sets that nothing holds stay, too; False = they may hold none.
+        order: sets to compare, preferred survivors first.
+        stays: (N,) sets that survive in any case.
+        decides_all: other sets that nothing holds survive, too; False = those hold no set.
 
     Returns:
         The sets' holders, and how many elements they share with them, (N,).
@@ -109,7 +109,7 @@ def _hold_many(
     """Compare each set with those that stay and share one of its rarest elements."""
     starts, elements, num_ranks = shared_ranks(rows, offsets, hashes)
     sizes = offsets[rows + 1] - offsets[rows]
-    # Elements that no other set has come before all others, and are not in `elements`.
+    # Elements that no other set has precede all others, and are not in `elements`.
     unshared = sizes - (starts[1:] - starts[:-1])
     begins = np.zeros(num_ranks + 1, np.int64)
     lasts = np.empty(len(rows), np.int64)
@@ -156,7 +156,7 @@ def _first_holder(
                 continue
             stamps[holder] = index
             min_shared = _min_shared(size, sizes[holder], bounds)
-            # A pair counts where it first meets, so this and what follows is all that it shares.
+            # A pair is compared at its first shared element: it shares at most those from here on.
             if min_shared > end - pos:
                 continue
             num = overlap(elements, begin, end, starts[holder], starts[holder + 1], min_shared)

@@ -1,8 +1,8 @@
-"""Which processor kernels are compiled for, and where those lie that are compiled.
+"""Which processor kernels are compiled for, and where compiled kernels are kept.
 
-Kernels are compiled for a level that most machines have, not for the processor at hand: what one
-machine compiled, others can load, and a wheel can bring it. `corpuskit warmup --native` has them
-compiled for exactly this processor; docs/decisions.md says what that gains.
+Kernels are compiled for a level that most machines have, not for the processor of this one: others
+can load them, and a wheel can bring them. After `corpuskit warmup --native` they are compiled for
+exactly this processor; docs/decisions.md says what that gains.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ LEVELS = {
     ),
     "aarch64": ("generic", "asimd fp"),
 }
-"""Machine -> LLVM's name of the level, and what Linux calls the instructions it needs."""
+"""Machine -> LLVM's name of the level, and Linux's names of the instructions that it needs."""
 
 PREBUILT = PACKAGE / "kernels" / "prebuilt"
 """Kernels that came with the wheel: code of the package, as trusted as the rest of it."""
@@ -37,17 +37,17 @@ ABOUT = "about.json"
 
 
 def level() -> str:
-    """Return the common level that this machine has; empty where it has none, or for native code.
+    """Return the common level to compile for; empty for native code, or if this machine lacks it.
 
-    With `NUMBA_CPU_NAME` set it is Numba's affair.
+    Also empty if `NUMBA_CPU_NAME` is set: then Numba chooses.
     """
-    if os.environ.get("NUMBA_CPU_NAME") or lacks() or native_mark().exists():
+    if os.environ.get("NUMBA_CPU_NAME") or why_unsupported() or native_marker().exists():
         return ""
     return LEVELS[platform.machine()][0]
 
 
 @functools.cache
-def lacks() -> str:
+def why_unsupported() -> str:
     """Return why kernels for the common level cannot run here; empty if they can."""
     if platform.machine() not in LEVELS:
         return f"there is none for {platform.machine()}"
@@ -66,17 +66,17 @@ def _flags() -> frozenset[str]:
     return frozenset(next((line for line in lines if line[:5] in {"flags", "Featu"}), "").split())
 
 
-def native_mark() -> Path:
-    """Return the file whose being there says: native code, on processors like this one."""
+def native_marker() -> Path:
+    """Return the file that, if it exists, asks for native code on processors like this one."""
     kind = hashlib.blake2b(" ".join(sorted(_flags())).encode(), digest_size=8).hexdigest()
     return cache_dir() / f"native-{kind}"
 
 
 def kernel_folder(path: Path) -> Path:
-    """Return the folder for compiled kernels of a file; it need not be there.
+    """Return the folder for compiled kernels of a file; it may not exist yet.
 
     Raises:
-        UsageError: others can write to it: what lies there is unpickled, that is, run.
+        UsageError: others can write to it, and its files are unpickled, that is, run.
     """
     folder = cache_dir() / kernel_digest(path)
     if folder.exists():
@@ -85,12 +85,12 @@ def kernel_folder(path: Path) -> Path:
 
 
 def prebuilt_folder(path: Path) -> Path:
-    """Return the folder of the wheel for compiled kernels of a file; it need not be there."""
+    """Return the folder of the wheel for compiled kernels of a file; it may not exist."""
     return PREBUILT / kernel_digest(path)
 
 
 def is_compiled(path: Path) -> bool:
-    """Return whether kernels of a file were compiled for this machine, some of them at least."""
+    """Return whether at least some kernels of a file were compiled for this machine."""
     return (bool(level()) and prebuilt_folder(path).exists()) or kernel_folder(path).exists()
 
 
@@ -99,15 +99,15 @@ def kernel_files() -> list[Path]:
     return [file for file in sorted(PACKAGE.rglob("*.py")) if b"\n@kernel" in file.read_bytes()]
 
 
-def warm_mark() -> Path:
-    """Return the file whose being there says: all kernels were compiled here, as they are now."""
-    content = json.dumps([about_this(), [kernel_digest(file) for file in kernel_files()]])
+def warmup_marker() -> Path:
+    """Return the file that exists if all kernels of this version were compiled here."""
+    content = json.dumps([build_info(), [kernel_digest(file) for file in kernel_files()]])
     digest = hashlib.blake2b(content.encode(), digest_size=8)
     return cache_dir() / "compiled" / f"all-{digest.hexdigest()}"
 
 
-def about_this() -> dict[str, Any]:
-    """Return what decides whether compiled kernels can be loaded, besides their source."""
+def build_info() -> dict[str, Any]:
+    """Return what else than their source decides whether compiled kernels can be loaded."""
     return {
         "python": ".".join(platform.python_version_tuple()[:2]),
         "numba": compiler_version(),
@@ -121,9 +121,9 @@ def why_not_prebuilt() -> str:
         about = json.loads((PREBUILT / ABOUT).read_text("utf-8"))
     except (OSError, ValueError):
         return "this installation has none"
-    if lacks():
-        return lacks()
-    machine = about_this()
+    if why_unsupported():
+        return why_unsupported()
+    machine = build_info()
     return "; ".join(
         f"they are for {name} {about.get(name)}, here is {value}"
         for name, value in machine.items()
@@ -132,7 +132,7 @@ def why_not_prebuilt() -> str:
 
 
 def warning() -> str:
-    """Return what is wrong with the Numba that is installed; empty if nothing is."""
+    """Return a warning if the installed Numba is not the tested one; else empty."""
     version = compiler_version()
     if version.startswith(f"{TESTED}."):
         return ""

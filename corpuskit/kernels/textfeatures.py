@@ -1,9 +1,9 @@
-"""Texts as a linear classifier sees them: normalised, then counted by hashed n-grams.
+"""Features of a linear classifier: texts are normalised, then their hashed n-grams are counted.
 
 Normalising writes a new text: lower case, punctuation as words of its own, digits as one symbol.
-Counting hashes words, runs of words and runs of characters in words to a power of two of buckets.
-Nearly all time goes into the table that says where a bucket of the text is counted: one access per
-n-gram, in 1 MB for the 2 ** 18 buckets of a small model.
+Counting hashes words, runs of words and runs of characters in words to 2**n buckets. Nearly all
+time is spent in the table from buckets to counts: one access per n-gram, in 1 MB for the 2 ** 18
+buckets of a small model.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ LOWER, PUNCTUATION, DIGITS = 1, 2, 4
 """Bits of what is normalised."""
 
 GROWTH = 3
-"""Bytes that one may become: punctuation between spaces."""
+"""Bytes that one byte becomes at most: punctuation between spaces."""
 
 MOST_WORDS = 8
 """Words of a run, at most."""
@@ -99,10 +99,10 @@ def _normalize(
 def normalize(
     begins: Int64s, ends: Int64s, data: Bytes, modes: int
 ) -> tuple[Int64s, Int64s, Bytes]:
-    """Return texts normalised, as begins, ends and data; as they are if `modes` is 0.
+    """Return texts normalised, as begins, ends and data; unchanged if `modes` is 0.
 
-    O(B), about 400 MB/s. Characters change one by one, so a capital sigma is never a final one; any
-    white space beyond ASCII is a space.
+    O(B), about 400 MB/s. Characters change one by one, so a capital sigma never becomes a final
+    one; white space beyond ASCII becomes a space.
 
     Args:
         begins, ends, data: N texts of valid UTF-8.
@@ -121,8 +121,8 @@ class GramSettings(NamedTuple):
 
     Attributes:
         words: longest run of words; 0 for none.
-        minn, maxn: shortest and longest run of characters within `<word>`, a bracket alone being
-            none; no runs if maxn is 0.
+        minn, maxn: shortest and longest run of characters within `<word>`, except a bracket alone;
+            no runs if maxn is 0.
         bits: the number of buckets is 2 to the power of this.
     """
 
@@ -138,7 +138,7 @@ class Counted(NamedTuple):
     Attributes:
         bounds: (N + 1,) int64, where each row begins.
         buckets: (M,) int32.
-        weights: (M,) float32, 1 + log of how often.
+        weights: (M,) float32, 1 + log of the count.
     """
 
     bounds: Int64s
@@ -156,7 +156,7 @@ def _count(
     buckets: Int32s,
     counts: Float32s,
 ) -> int:
-    """Count an n-gram; a slot is right only if it points to its bucket in this row."""
+    """Count an n-gram; a slot of an earlier row points elsewhere, so slots need no clearing."""
     bucket = np.int64(mix64(value) >> np.uint64(64 - bits))
     index = slots[bucket]
     if first <= index < num and buckets[index] == bucket:

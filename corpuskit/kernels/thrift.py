@@ -12,7 +12,7 @@ from corpuskit.kernels.arrays import Bytes, Int64s
 from corpuskit.kernels.jit import kernel
 
 FIELDS = 9
-"""One more than the number of any field that is looked at in a page header."""
+"""One more than the largest number of a field of a page header that is read."""
 
 MAX_DEPTH = 8
 SHORT, STRANGE = 0, -1
@@ -24,16 +24,16 @@ def read_header(data: Bytes, fields: Int64s) -> int:
 
     Args:
         data: (B,) the header and what follows.
-        fields: (FIELDS, FIELDS) filled with the integers in it, -1 if there are none: [0, f] is
-            field f of the header, [f, g] field g of the structure in field f, [f, 0] 1 if there is
-            that structure, else 0.
+        fields: (FIELDS, FIELDS), filled with the integers of the header, -1 for missing ones:
+            [0, f] is field f of the header, [f, g] field g of the structure in field f, and [f, 0]
+            is 1 if that structure exists, else 0.
 
     Returns:
-        The bytes of the header, SHORT if the data ends in it, STRANGE if it is none.
+        Bytes of the header, SHORT if the data ends within it, STRANGE if it is no header.
     """
     fields[:] = -1
     fields[:, 0] = 0
-    path = np.zeros(MAX_DEPTH + 1, np.int64)  # the field under way in each open structure
+    path = np.zeros(MAX_DEPTH + 1, np.int64)  # the current field of each open structure
     depth = pos = 0
     while pos < len(data):
         head = int(data[pos])
@@ -75,9 +75,9 @@ def read_header(data: Bytes, fields: Int64s) -> int:
 
 @kernel
 def _number(data: Bytes, pos: int) -> tuple[np.uint64, int]:
-    """Return an integer of 7 bits a byte, and the byte after it.
+    """Return an integer of 7 bits a byte, and the position after it.
 
-    That is after the data where the data ends in it, -1 where it has more than ten bytes.
+    The position is `len(data)` if the data ends within it, -1 if it has more than ten bytes.
     """
     value = np.uint64(0)
     for shift in range(0, 64, 7):

@@ -1,6 +1,6 @@
-"""Equal hashes to groups, and groups to connected components, labelled by their smallest key.
+"""Groups of equal hashes, and connected components, labelled by their smallest key.
 
-Labels don't depend on the order of rows, so neither on how the work was cut. Letters: R rows, E
+Labels do not depend on the order of rows, hence not on how the work was cut. Letters: R rows, E
 edges, M nodes.
 """
 
@@ -14,7 +14,7 @@ from corpuskit.kernels.hashing import table_size
 from corpuskit.kernels.jit import inline, kernel
 
 _PART_ROWS = 2048
-"""Rows per part: its table of 4,096 slots and the rows' hashes stay in the nearest caches."""
+"""Rows per part, so that its table of 4,096 slots and its hashes stay in the nearest caches."""
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
@@ -23,8 +23,8 @@ _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 def first_of_group(high: Uint64s, low: NDArray[np.unsignedinteger], keys: Int64s) -> Int64s:
     """Return, for each row, the row with the smallest key among rows of equal (high, low), (R,).
 
-    Rows are dealt by leading bits of `high`, which should be spread evenly over the range that
-    occurs, into parts that fit the cache; each part goes through a small hash table. O(R), about
+    Rows are distributed by leading bits of `high`, which should be spread evenly over its range,
+    into parts that fit the cache; each part goes through a small hash table. O(R), about
     20 ns a row (np.argsort alone: 80); allocates 16 R bytes.
     """
     num_rows = len(high)

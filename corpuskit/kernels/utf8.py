@@ -1,6 +1,6 @@
-"""UTF-8 as kernels meet it: code points, Python's whitespace and lines, classes of characters.
+"""UTF-8: code points, whitespace and line ends as Python has them, classes of characters.
 
-All expect valid UTF-8, which is what readers hand out: the tail of a lead byte is read unchecked.
+All expect valid UTF-8, which readers guarantee: the bytes after a lead byte are read unchecked.
 """
 
 from __future__ import annotations
@@ -156,8 +156,8 @@ def count_chars(data: Bytes, start: int, end: int) -> int:
 def char_table(*tests: Callable[[str], bool]) -> Bytes:
     """Tabulate tests of single characters: bit k of entry c says whether `tests[k](chr(c))`.
 
-    Built on first use (20 ms a method of str, others 0.1 s) and kept: 1.1 MB, one entry per code
-    point, read-only. The answers are those of the running Python's Unicode version.
+    Built on first use (20 ms for a method of str, 0.1 s for others) and kept: 1.1 MB, one entry per
+    code point, read-only. By the Unicode version of the running Python.
     """
     table = np.zeros(sys.maxunicode + 1, np.uint8)
     chars = np.arange(len(table), dtype=np.uint32).view("<U1")
@@ -197,7 +197,7 @@ def characters() -> Uint32s:
 
 
 # ----------------------------------------------------------------------
-# Which texts hold any of some bytes: what lets most texts pass without a closer look.
+# Which texts hold any of some bytes: a fast test that spares most texts a closer look.
 
 
 @kernel

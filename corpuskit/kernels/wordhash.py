@@ -34,11 +34,11 @@ _FROM_0 = np.uint64(0x5050505050505050)
 _AFTER_9 = np.uint64(0x4646464646464646)
 _UNDERSCORES = np.uint64(0x5F5F5F5F5F5F5F5F)
 _GATHER = np.uint64(0x0102040810204080)
-"""Times this, bit 0 of byte i becomes bit 56 + i."""
+"""A multiplication by it moves bit 0 of byte i to bit 56 + i."""
 
 
 def _byte_kinds() -> Bytes:
-    """Byte -> 1 if it may be a part of a word, as is every byte of a wide character."""
+    """Byte -> 1 if it may be a part of a word, as every byte of a wide character may."""
     table = np.zeros(256, np.uint8)
     table[[ord("_"), *range(ord("0"), ord("9") + 1), *range(0x80, 0x100)]] = 1
     for first in (ord("a"), ord("A")):
@@ -53,7 +53,7 @@ BYTE_KINDS = _byte_kinds()
 def _word_bits(group: np.uint64) -> np.uint64:
     """Return a bit for each of 8 bytes, set for those that may be a part of a word.
 
-    Each comparison is an addition that carries into the top bit of the byte from a bound on.
+    Each comparison is an addition that carries into the top bit of bytes at or above a bound.
     """
     low = group & ~HIGH_BITS
     small = low | _LOWER_BITS
@@ -77,13 +77,14 @@ def _count_bits(value: np.uint64) -> np.uint64:
 def word_edges(data: Bytes, begin: int, end: int, kinds: Bytes, edges: Int32s) -> int:
     """Fill `edges` with where runs of word bytes begin and end; return how many runs. O(B).
 
-    About 2.4 GB/s: 64 bytes become a bit each, and bits that differ from the one before are
-    written out eight at a time. There is little to predict, half of the time of a byte-wise loop.
+    About 2.4 GB/s: 64 bytes become a bit each, and the positions of bits that differ from the one
+    before are written eight at a time. With few branches it takes half the time of a loop over
+    bytes.
 
     Args:
         data, begin, end: the text.
         kinds: BYTE_KINDS.
-        edges: room for `end - begin + 2`; run r is `edges[2 * r]:edges[2 * r + 1]`, in bytes from
+        edges: `end - begin + 2` entries; run r is `edges[2 * r]:edges[2 * r + 1]`, in bytes from
             `begin`. A run may hold several words where wide characters separate them.
     """
     one = np.uint64(1)
@@ -97,8 +98,8 @@ def word_edges(data: Bytes, begin: int, end: int, kinds: Bytes, edges: Int32s) -
         previous = bits >> np.uint64(63)
         next_num = num + _count_bits(changes)
         while num < next_num:
-            # Those beyond the last bit are written over; they are within the room, as `num` is at
-            # most the bytes before these 64.
+            # Entries after the last change are overwritten later. They fit: `num` is at most the
+            # number of bytes before these 64.
             for index in range(8):
                 lowest = changes & (~changes + one)
                 edges[num + np.uint64(index)] = pos - begin + np.int64(_count_bits(lowest - one))
@@ -116,7 +117,7 @@ def word_edges(data: Bytes, begin: int, end: int, kinds: Bytes, edges: Int32s) -
 
 @inline
 def ascii_hash(data: Bytes, pos: int, stop: int) -> tuple[np.uint64, bool]:
-    """Return the hash of a word in lower case, and whether it is ASCII: else it is no hash."""
+    """Return the hash of a word in lower case and whether it is ASCII, else the hash is wrong."""
     value = byte_bits = np.uint64(0)
     while stop - pos > 8:
         group = load64(data, pos)
@@ -125,7 +126,7 @@ def ascii_hash(data: Bytes, pos: int, stop: int) -> tuple[np.uint64, bool]:
         pos += 8
     mask = ALL_BITS >> np.uint64(64 - 8 * (stop - pos))
     group = load64(data, pos) & mask if pos + 8 <= len(data) else load_tail(data, pos, stop)
-    # 0x20 makes capitals small, leaves digits as they are, and turns _ into DEL.
+    # 0x20 makes letters lower case, changes no digit, and turns _ into DEL.
     value = mix64(value ^ (group | (_LOWER_BITS & mask)))
     return value, (byte_bits | group) & HIGH_BITS == 0
 
@@ -170,7 +171,7 @@ def _wide_words(
 ) -> int:
     """Append the hashes of the words of a run that holds wide characters; return the new `num`.
 
-    Whether a word is ASCII shows at its end only, so both of its hashes are carried along.
+    A word may turn out not to be ASCII at its last character, so both hashes are computed.
     """
     narrow = group = wide = letter_bits = np.uint64(0)
     length = 0
@@ -210,9 +211,9 @@ def _wide_words(
 # Words as decontamination compares them: one hash for all the ways a word is usually written.
 #
 # A word is a run of letters, digits and underscores. Its hash is that of its letters in lower case,
-# taken apart (NFKD) and without marks: full-width letters, ligatures and accents, composed or not,
-# make no difference. Soft hyphens and other invisible characters inside a word are passed over.
-# Characters of scripts that write no spaces (Han, kana, Thai ...) are words by themselves.
+# decomposed (NFKD) and without marks: full-width letters, ligatures and accents, composed or not,
+# make no difference. Soft hyphens and other invisible characters inside a word are skipped.
+# Characters of scripts without spaces (Han, kana, Thai ...) are words by themselves.
 #
 # The hash of letters c: h = 0, then h = mix64(h ^ c) for each c, which are groups of 8 letters
 # where all are ASCII (little endian, an underscore as 0x7F), else one letter each.
@@ -231,11 +232,11 @@ _CODE_MASK = np.uint64((1 << _CODE_BITS) - 1)
 _LETTERS_MASK = np.uint64((1 << 3 * _CODE_BITS) - 1)
 
 _NARROW, _GROUP, _WIDE, _SEEN, _LENGTH = range(5)
-"""State of a hash: of ASCII so far, letters of the last group, of code points; all letters ORed;
-how many."""
+"""State of a hash: the hash of ASCII so far, letters of the last group, the hash of code points,
+all letters ORed, their number."""
 
 _STATE = 5
-"""Numbers of a state; two follow each other: of a word, and of the last two as one."""
+"""Numbers in a state. Two states are kept: of a word, and of the last two words joined."""
 
 
 @functools.cache
@@ -243,7 +244,7 @@ def folded_characters() -> Uint64s:
     """Tabulate characters, (262144,) uint64, read-only; built on first use (70 ms) and kept.
 
     Bits 0-17, 18-35 and 36-53: up to three letters that a character stands for; 54: part of a word;
-    55: passed over; 56: a word by itself.
+    55: skipped; 56: a word by itself.
     """
     entries = characters().astype(np.int64)
     table = np.where(entries & CHAR_WORD, entries & CHAR_LOWER | _LETTER, 0)
@@ -310,7 +311,7 @@ def next_word(data: Bytes, pos: int, end: int, table: Uint64s, states: Uint64s) 
     Args:
         data, pos, end: the text.
         table: `folded_characters()`.
-        states: (10,) of the word, which is begun here, and of one that it is appended to.
+        states: (10,) state of the word, reset here, and of the word that it is appended to.
     """
     for index in range(_STATE):
         states[index] = np.uint64(0)
@@ -348,7 +349,7 @@ def fold_words(
     first: int,
     last: int,
 ) -> int:
-    """Fill in the words of a text from `words[first]` on, until `last`; return where they end.
+    """Fill `words[first:last]` with the words of a text; return the number after the last one.
 
     O(B), about 80 MB/s.
 
@@ -356,10 +357,9 @@ def fold_words(
         data, begin, end: the text.
         table: `folded_characters()`.
         words: (W,) hashes; a text has at most `end - begin` words.
-        joined: (W,) hash of the word before and this one written as one; of the first it is that
-            of the word.
+        joined: (W,) hash of this word joined to the one before; of the first word its own.
         starts, ends: (W,) in bytes from `begin`.
-        first, last: words to be filled in.
+        first, last: entries to fill; there may be fewer words.
     """
     states = np.zeros(2 * _STATE, np.uint64)
     num = first
@@ -409,7 +409,7 @@ def hash_words(
     words: Uint64s,
     starts: Int32s,
 ) -> int:
-    """Fill in the hashes of all words, as `fold_words` but faster, and return how many. O(B).
+    """Fill `words` with all hashes, as `fold_words` but faster; return how many. O(B).
 
     Args:
         data, begin, end: the text.

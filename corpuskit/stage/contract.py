@@ -47,9 +47,9 @@ if TYPE_CHECKING:
 class Parameters(BaseModel):
     """Frozen values that a YAML file sets; the string under a field describes it.
 
-    Pydantic would read these strings as the class is made (`use_attribute_docstrings`), at 5 to 10
-    CPU milliseconds each; here they are read when somebody asks for the schema. And what checks
-    values is made when there are some: of most models it is a part of another's.
+    Pydantic would read these strings when the class is defined (`use_attribute_docstrings`), at 5
+    to 10 CPU milliseconds each; here they are read when a schema is needed. Validators, too, are
+    built on first use: most models are validated as a part of another one.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
@@ -69,15 +69,15 @@ class Parameters(BaseModel):
 
 @dataclasses.dataclass(frozen=True)
 class Known:
-    """What is known when a plan is made of the documents that a stage will see.
+    """What a plan knows of the documents that a stage will see.
 
     Attributes:
         sources: names of the sources.
-        apart: those of them that the stage does not apply to.
+        apart: sources that the stage does not apply to.
         origins: what `origin` can hold of documents that the stage applies to: `url`, `date`.
         columns: column -> type.
-        values: column -> all values that it can have, where that is known: `source`, and the
-            labels of a language model.
+        values: column -> all its possible values, if known: of `source`, and the labels of a
+            language model.
     """
 
     sources: tuple[str, ...] = ()
@@ -108,9 +108,9 @@ class Stage(Parameters, ABC):
     """Rule -> the parameter that is its threshold."""
     examples: ClassVar[tuple[Example, ...]] = ()
     version: ClassVar[int] = 1
-    """Raise it when results change for a reason that is not in the source (a table, a library)."""
+    """Increase it when results change for a reason outside the source code (a table, a library)."""
     text_speed: ClassVar[float] = 50e6
-    """Bytes of text per CPU second, measured: what `cost` estimates from."""
+    """Bytes of text per CPU second, measured; `cost` estimates from it."""
 
     @classmethod
     def stage_name(cls) -> str:
@@ -126,9 +126,9 @@ class Stage(Parameters, ABC):
     def fails(self, rule: str, values: Float64s) -> Bools:
         """Return which measured values break a rule; NaN breaks none.
 
-        That is below a bound called `min_*` and above any other; a rule that is off breaks nothing,
-        one that no parameter bounds is broken by more than 0. `corpuskit tune` asks this again with
-        other bounds, so what a stage with `measures` drops must follow from it.
+        A value breaks a rule below a parameter called `min_*` and above any other. A rule that is
+        off is never broken, one without a parameter is broken by more than 0. `corpuskit tune`
+        calls this again with other thresholds, so a stage with `measures` must drop accordingly.
         """
         if rule not in self.bounds:
             return values > 0
@@ -136,11 +136,11 @@ class Stage(Parameters, ABC):
         return values < limit if self.bounds[rule].startswith("min") else values > limit
 
     def files(self) -> tuple[str, ...]:
-        """Return paths of files that decide (models, word lists); by content."""
+        """Return files that affect results (models, word lists); fingerprinted by content."""
         return ()
 
     def libraries(self) -> tuple[str, ...]:
-        """Return distributions whose version decides; it is fingerprinted."""
+        """Return distributions whose version affects results; it is fingerprinted."""
         return ()
 
     def needs(self) -> tuple[str, ...]:
@@ -148,7 +148,7 @@ class Stage(Parameters, ABC):
         return ()
 
     def origins(self) -> tuple[str, ...]:
-        """Return what is read of `origin` that sources may lack: `url`, `date`."""
+        """Return the optional fields of `origin` that are read: `url`, `date`."""
         return ()
 
     def adds(self) -> Mapping[str, pa.DataType]:
@@ -156,12 +156,12 @@ class Stage(Parameters, ABC):
         return {}
 
     def check(self, known: Known) -> None:
-        """Check what the parameters alone do not tell; asked once, when the plan is made.
+        """Check what depends on more than the parameters; called once, when the plan is made.
 
-        That is all that would fail a task later and can be seen now: files that are of another
-        kind, names that a model or a list does not have, columns of the wrong type, libraries that
-        are not installed. A message that begins with the name of a parameter and a colon is
-        reported with its line in the pipeline file.
+        Refuse whatever would fail a task later and can be known now: files of a wrong kind, names
+        that a model or a list does not have, columns of a wrong type, missing libraries. A message
+        that begins with the name of a parameter and a colon is reported with its line in the
+        pipeline file.
 
         Raises:
             UsageError: something is wrong.
@@ -169,16 +169,16 @@ class Stage(Parameters, ABC):
         """
 
     def warnings(self) -> tuple[str, ...]:
-        """Return what a user should know of these parameters and files, in full sentences.
+        """Return warnings about these parameters and files, in full sentences.
 
-        Asked when a plan is shown and when a run begins, and only if `check` raised nothing.
+        Called when a plan is shown and when a run begins, if `check` raised nothing.
         """
         return ()
 
     def values(self) -> Mapping[str, frozenset[str]]:
-        """Return field -> all values that it can have, of those in `adds` where that is known.
+        """Return field -> all its possible values, for fields of `adds` where they are known.
 
-        Asked when the plan is made, and only if `check` raised nothing.
+        Called when the plan is made, if `check` raised nothing.
         """
         return {}
 
@@ -189,14 +189,14 @@ class Stage(Parameters, ABC):
     def provides(self, provided: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return facts for later stages, from those of earlier ones; JSON values only.
 
-        Asked once, when the plan is made; `tokenize` provides `tokenizer`, `pack` `packing`.
+        Called once, when the plan is made; `tokenize` provides `tokenizer`, `pack` `packing`.
         """
         return {}
 
     def cost(self, volume: Volume, pass_name: str = "") -> Cost:
-        """Return about what the stage (of a global one: a pass) needs, from measured figures.
+        """Return an estimate of what the stage, or a pass of it, needs, from measured figures.
 
-        Asked before anything runs.
+        Called before anything runs.
         """
         return Cost(cpu_seconds=volume.text_bytes / self.text_speed)
 
@@ -206,7 +206,7 @@ def _descriptions(model: type[BaseModel]) -> dict[str, str]:
     """Return field -> the string under it in the source of a class."""
     try:
         [source] = ast.parse(textwrap.dedent(inspect.getsource(model))).body
-    except (OSError, TypeError):  # it was not read from a file
+    except (OSError, TypeError):  # the class was not defined in a file
         return {}
     assert isinstance(source, ast.ClassDef), "the source of a class is a class"
     return {
@@ -228,21 +228,21 @@ class InputFile:
     name: str
     size_bytes: int
     stamp: str
-    """What changes when the content does: modification time in nanoseconds, an ETag, or a hash."""
+    """Changes with the content: modification time in nanoseconds, an ETag, or a hash."""
     state: str = ""
     """Modification time in nanoseconds, or ETag, that the file must have while it is read."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Slice:
-    """A piece of an input file that is read alone: `[begin, end)` of what the source counts."""
+    """A part of an input file that is read alone: `[begin, end)` in units of the source."""
 
     begin: int
     end: int
     size_bytes: int
-    """Bytes of text in it, or of the file where only that is known."""
+    """Bytes of its text, or of the file if only these are known."""
     whole: int | None = None
-    """How many there are in the file (row groups, documents); None: bounds are bytes of it."""
+    """Units in the file (row groups, documents); None if units are bytes."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -252,11 +252,11 @@ class SourceBatch:
     Attributes:
         positions: (N,) int64, ascending: row or byte offset in the (decompressed) file.
         texts: large_string array, N long, valid UTF-8, no nulls.
-        ids: string array or None; null or None = derive from file and position.
+        ids: string array or None; null or None = derived from file and position.
         columns: declared columns; urls and dates go to `origin`; `extra`: JSON objects.
-        rejects: documents that could not become rows.
+        rejects: documents that do not become rows.
         replaced: (n,) rows whose lone surrogates were replaced.
-        noted: rule -> rows that the ledger names for it although they stay.
+        noted: rule -> rows that stay but have a ledger row of the rule.
         size_bytes: bytes of input consumed for this batch (for progress).
     """
 
@@ -273,7 +273,7 @@ class SourceBatch:
     size_bytes: int = 0
 
     def keyed(self, ordinal: int) -> SourceBatch:
-        """Return the batch with keys of the file with this ordinal in place of positions."""
+        """Return the batch with keys instead of positions; `ordinal` is that of the file."""
         first = ordinal << POSITION_BITS
         moved = (
             dataclasses.replace(reject, position=first | reject.position) for reject in self.rejects
@@ -284,7 +284,7 @@ class SourceBatch:
 
 @dataclasses.dataclass(frozen=True)
 class Reject:
-    """A document that did not become a row; `id` and `text` are what could be read of it."""
+    """A document that does not become a row; `id` and `text` as far as they could be read."""
 
     position: int
     rule: str
@@ -311,22 +311,22 @@ class Source(Stage):
         return ORIGINS
 
     def text_size(self, file: InputFile, piece: Slice) -> tuple[int, bool]:
-        """Return the bytes of text in a slice, and whether that is known; nothing is opened."""
+        """Return the bytes of text in a slice, and whether that is exact; opens no file."""
         return piece.size_bytes, False
 
     def for_texts(self) -> Source | None:
-        """Return a source of the same texts at the same positions, and of as little else as it can.
+        """Return a source of the same texts at the same positions that reads little else.
 
-        None: reading the files once more costs more than keeping their texts. The source that is
-        returned may yield documents that this one rejects.
+        None if it is cheaper to keep the texts than to read the files again. The returned source
+        may yield documents that this one rejects.
         """
         return None
 
     def find(self) -> list[tuple[FoundFile, str]] | None:
         """Return the input files, each with its name, or None: `paths` are patterns of paths.
 
-        Asked once per command, before anything is planned. Names must be the same on every machine,
-        stamps must change when contents do.
+        Called once per command, before anything is planned. Names must be equal on all machines,
+        stamps must change with the content.
 
         Raises:
             UsageError: there are none.
@@ -334,9 +334,9 @@ class Source(Stage):
         return None
 
     def check_files(self, paths: Sequence[str]) -> None:
-        """Check that what parameters name is in the files, as far as their first bytes tell.
+        """Check that the files have what parameters name, as far as their first bytes show.
 
-        Asked when the plan is made, before any file is cut into slices.
+        Called when the plan is made, before any file is cut into slices.
 
         Raises:
             UsageError: a name occurs nowhere, or the files are of another format.
@@ -350,13 +350,13 @@ class Source(Stage):
         ends, and the last ends at `whole`. Only a file of 0 bytes may have none.
 
         Raises:
-            UsageError: it lacks what a parameter names.
+            UsageError: it does not have what a parameter names.
             DataError: the file cannot be read; names file and offset.
         """
 
     @abstractmethod
     def read(self, file: InputFile, piece: Slice, max_document_bytes: int) -> Iterator[SourceBatch]:
-        """Yield the documents of a slice in bounded batches that depend on the input alone.
+        """Yield the documents of a slice in bounded batches that depend only on the input.
 
         Raises:
             DataError: the file is broken; names file and offset.
@@ -365,12 +365,12 @@ class Source(Stage):
     def read_keyed(
         self, pieces: Iterable[tuple[InputFile, Slice]], max_document_bytes: int
     ) -> Iterator[SourceBatch]:
-        """Yield the documents of neighbouring slices, with keys where `read` has positions.
+        """Yield the documents of consecutive slices, with keys instead of positions.
 
-        A source overrides it where a batch has a cost of its own, to read small files together.
+        A source whose batches have a fixed cost overrides this to read small files together.
 
         Args:
-            pieces: of files in ascending order; the next is asked for when one is read to its end.
+            pieces: of files in ascending order; the next is fetched when one is read to its end.
             max_document_bytes: as in `read`.
 
         Raises:
@@ -382,10 +382,10 @@ class Source(Stage):
 
 
 class StreamingStage(Stage):
-    """Sees one batch at a time; how batches are cut must not matter."""
+    """Sees one batch at a time; results must not depend on how batches are cut."""
 
     diverts: ClassVar[str] = ""
-    """Folder of the run directory where dropped documents go on living (`holdout`)."""
+    """Folder of the run directory that receives the dropped documents (`holdout`)."""
 
     @abstractmethod
     def apply(self, view: View) -> Outcome:
@@ -394,13 +394,13 @@ class StreamingStage(Stage):
     def oracle(self) -> Callable[[str], tuple[str | None, str]] | None:
         """Return the slow reference: text -> (rule that drops it or None, text afterwards).
 
-        The contract tests ask for it; those of our own stages are in tests/oracles.
+        Used by the contract tests; the oracles of our own stages are in tests/oracles.
         """
         return None
 
 
 class CellStage(Stage):
-    """Ends a fused phase: sees the documents of one cell in order, writes rows of another kind."""
+    """Ends a fused phase: sees the documents of a cell in order, writes rows of another schema."""
 
     @abstractmethod
     def collect(self, views: Iterator[View], context: UnitContext) -> None:
@@ -410,11 +410,11 @@ class CellStage(Stage):
 class GlobalStage(Stage):
     """Needs to see all documents; each pass becomes one phase.
 
-    Keys move between passes, documents do not: a decision about documents ends as a sidecar.
+    Passes exchange keys, not documents; decisions about documents are written as sidecars.
     """
 
     reads: ClassVar[Literal["documents", "packed", "tokens"]] = "documents"
-    """Role of the parts that are its cells."""
+    """Role of the parts that it reads as cells."""
 
     @abstractmethod
     def passes(self) -> tuple[Pass, ...]:

@@ -1,4 +1,4 @@
-"""What cell stages and passes of global stages work on, and all that they may touch."""
+"""The units that cell stages and passes of global stages process, and their contexts."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class Unit:
-    """What a pass works on: a cell of the documents, or a key range `[low, high)`.
+    """The work of one call of a pass: a cell of the documents, or a key range `[low, high)`.
 
     Attributes:
-        number: names parts; units are ordered by it.
+        number: orders units, and names their parts.
         source: of a cell.
         low, high: range of keys (cells: first and last key + 1) or of hashes.
         rows, text_bytes: of a cell's part before masks.
         part: of a cell: the part that holds its documents or packed rows.
-        producers: of a range that is routed: which of the shuffle files it reads.
+        producers: of a routed range: which shuffle files it reads.
     """
 
     number: int
@@ -42,7 +42,7 @@ class Unit:
 
 
 class UnitContext(Protocol):
-    """All that a cell stage or a pass may touch while it works on one unit."""
+    """All that a cell stage or a pass may use while it processes one unit."""
 
     unit: Unit
     label: str
@@ -58,7 +58,7 @@ class UnitContext(Protocol):
         """Add rows to the ledger part of this unit."""
 
     def keeps_text(self, keys: Int64s) -> Bools:
-        """Return the documents whose text the ledger keeps: others need not be read."""
+        """Return which documents' texts the ledger keeps; those of others need not be read."""
 
     def write_shuffle(
         self, name: str, columns: Mapping[str, Any], *, is_sorted: bool = False
@@ -81,7 +81,7 @@ class UnitContext(Protocol):
 
 
 class PassPlan(Protocol):
-    """What a pass may ask, also when its units are cut: finished phases, never a running one."""
+    """What a pass may read, also when its units are cut: finished phases, never a running one."""
 
     seed: int
     given: Mapping[str, Any]
@@ -103,13 +103,13 @@ class PassPlan(Protocol):
 
 
 class PassContext(UnitContext, PassPlan, Protocol):
-    """What a pass of a global stage may touch besides."""
+    """What a pass of a global stage may use besides."""
 
     def read(self, *columns: str, keys: Int64s | None = None) -> Iterator[View]:
         """Yield the documents of this cell that are still alive, with `key` and these columns.
 
         Args:
-            keys: documents wanted, ascending; others come along, if it is cheaper to read them.
+            keys: documents to read, ascending; others may be among them, if that is cheaper.
         """
 
     def part_keys(self) -> tuple[Int64s, Bools]:
@@ -125,7 +125,7 @@ class PassContext(UnitContext, PassPlan, Protocol):
     ) -> pa.Table:
         """Return the rows in `[low, high)` that an earlier pass of this stage wrote.
 
-        Rows come producer by producer (in unit order), each producer's sorted.
+        Rows are grouped by producer, in unit order, and sorted within each.
 
         Args:
             name: `<pass>/<name>`, as in `sign/bands`.
@@ -144,19 +144,19 @@ class PassContext(UnitContext, PassPlan, Protocol):
         columns: Mapping[str, pa.Array] | None = None,
         cuts: pa.ListArray | None = None,
     ) -> None:
-        """Write what was decided about each row of this cell's part.
+        """Write the decision about each row of this cell's part.
 
         Args:
             keep: False drops the row.
             columns: as in `adds()`.
-            cuts: spans to cut from the texts that the stage saw (`batch.span_lists`); whatever
-                comes next reads the texts without them.
+            cuts: spans to cut from the texts that the stage saw (`batch.span_lists`); later phases
+                read the texts without them.
         """
 
 
 @dataclasses.dataclass(frozen=True)
 class Volume:
-    """How much a stage will have to work on: an upper bound until it is known.
+    """How much a stage will process: an upper bound until it is known.
 
     Attributes:
         documents, text_bytes: of all cells.
@@ -187,20 +187,20 @@ class Volume:
 
 @dataclasses.dataclass(frozen=True)
 class Cost:
-    """What a stage, or one pass of it, needs for a Volume; nothing here changes an output byte.
+    """What a stage, or one pass of it, needs for a Volume; it changes no output.
 
-    Its figures are measured: docs/concepts.md says how, and how near they come.
+    Based on measured figures: docs/concepts.md says how, and how accurate they are.
 
     Attributes:
         cpu_seconds: for all of it.
-        start_seconds: for each process that works on it, once (opening a model).
-        resident_bytes: memory that each process holds from then on.
-        unit_bytes: memory for the unit in hand, besides a batch of a few MB.
-        disk_bytes: written to the run directory, all of it; documents and packed rows that a later
-            phase reads are counted by whoever writes them.
+        start_seconds: once per process (opening a model).
+        resident_bytes: memory that each process then keeps.
+        unit_bytes: memory for the current unit, besides a batch of a few MB.
+        disk_bytes: all that it writes to the run directory; documents and packed rows are counted
+            by the stage that writes them.
         units: how many units there are; None = one per cell.
-        must_fit: `unit_bytes` is for one task that cannot be cut, and fails if that is more than
-            `task_memory_bytes`; `advice`: what else to set in that case, as in "rounds to 8, or ".
+        must_fit: `unit_bytes` is for one task that cannot be split, and that fails with more than
+            `task_memory_bytes`; `advice`: what else to set then, as in "rounds to 8, or ".
     """
 
     cpu_seconds: float = 0.0
@@ -221,15 +221,15 @@ class Pass:
         name: short; the phase is called `<stage>.<name>`.
         run: works on one unit; a method of the stage, or a partial of a function of it.
         units: cuts the work; None = one unit per cell of the input.
-        is_cell_alone: what it writes about a cell depends on that cell alone, so it need not run
-            again when others change; it may not read what other passes wrote. It reads the
-            documents once: as the first pass of a plan it may see them as they come from the input.
-        at_end: the pass waits for all other phases of the plan (the mixture's table).
-        owns: folders of the run directory that only this pass writes (`tokens/`); `{label}` stands
-            for what the stage is called in the pipeline.
-        done_with: shuffle files of earlier passes that nobody reads after this one, `<pass>/<name>`
-            or `<pass>/` for all of a pass. With `shuffle_files: delete` they are deleted when it is
-            sealed. Of several passes that name a file, the first one that has units counts.
+        is_cell_alone: its output for a cell depends on that cell only, so it need not run again
+            when others change; it may not read the output of other passes. It reads the documents
+            once: as the first pass of a plan it may get them directly from the input.
+        at_end: waits for all other phases of the plan (the mixture's table).
+        owns: folders of the run directory that only this pass writes (`tokens/`); `{label}` is the
+            name of the stage in the pipeline.
+        done_with: shuffle files of earlier passes that no later pass reads, `<pass>/<name>`, or
+            `<pass>/` for all of a pass. With `shuffle_files: delete` they are deleted when this
+            pass is sealed. If several passes name a file, the first one that has units counts.
     """
 
     name: str

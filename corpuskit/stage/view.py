@@ -1,4 +1,4 @@
-"""What a streaming stage sees, and what it may find."""
+"""What a streaming stage gets, and what it returns."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class Example(NamedTuple):
 class View:
     """One batch of documents, as a stage sees it.
 
-    Facts about the text (words, lines) are computed once, by whoever asks first, and shared by all
-    stages of a fused phase until a stage rewrites the text.
+    Facts about the text (words, lines) are computed when first used, and shared by all stages of a
+    fused phase until a stage rewrites the text.
     """
 
     def __init__(self, batch: pa.RecordBatch, facts: dict[Any, Any] | None = None) -> None:
@@ -80,11 +80,11 @@ class View:
         return View(self.batch.take(pa.array(rows)), facts)
 
     def with_text(self, text: Utf8, facts: Mapping[Any, Any] | None = None) -> View:
-        """Return the view with other texts: facts about the old ones are forgotten.
+        """Return the view with other texts, without the facts about the old ones.
 
         Args:
             text: of all rows.
-            facts: what is known of the new texts: computation -> fact.
+            facts: known facts about the new texts: computation -> fact.
         """
         array = large_strings(text.offsets, text.data)
         index = self.batch.schema.get_field_index("text")
@@ -100,7 +100,7 @@ class View:
 
 @dataclasses.dataclass(frozen=True)
 class Spans:
-    """Byte ranges of the text a stage saw, that it cut or replaced; sorted by row, then start.
+    """Byte ranges that a stage cut or replaced in the text it saw; sorted by row, then start.
 
     Attributes:
         rows, starts, ends: (n,) int64: document in the batch, bytes from its beginning.
@@ -117,22 +117,22 @@ class Spans:
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """What a streaming stage found; a stage fills the fields that concern it.
+    """The result of a streaming stage; it fills the fields that concern it.
 
     Attributes:
         codes: (N,) uint8: 0 keeps, k drops by `rules[k - 1]`; the first failing rule wins.
-        values: (N,) float64: the measured value of the failing rule, NaN where it has none; read
-            for dropped documents only.
-        reasons: N strings: what the ledger names instead of `rules[k - 1]`, where that is too
-            coarse; null keeps it. The funnel counts what is before a colon: details go after it.
-        bounds: (N,) float64: the threshold of the failing rule where it is not the same for all
-            documents, else `Stage.threshold` has it.
+        values: (N,) float64: the measured value of the failing rule, NaN if it has none; only used
+            for dropped documents.
+        reasons: N strings: names for the ledger instead of `rules[k - 1]`, if that is too coarse;
+            null keeps it. The funnel counts by the part before a colon; details follow it.
+        bounds: (N,) float64: the threshold of the failing rule if it differs between documents;
+            otherwise `Stage.threshold` is used.
         text: the new texts of all rows, dropped ones included.
-        facts: what the stage already knows of the new texts: computation -> fact, as in
-            `View.fact`; each must be what the computation would give.
-        spans: what was cut from or replaced in the text that the stage saw.
+        facts: known facts about the new texts: computation -> fact, as in `View.fact`; each must
+            equal the result of the computation.
+        spans: what was cut or replaced in the text that the stage saw.
         columns: field -> values of all rows, as declared by `adds()`.
-        measures: name -> (N,) float64 of every rule's value, when asked for.
+        measures: name -> (N,) float64 of every rule's value, if the stage stores them.
     """
 
     codes: Bytes | None = None
@@ -147,7 +147,7 @@ class Outcome:
 
     def reasons_of(self, rows: Int64s, rules: Sequence[str]) -> pa.Array:
         """Return why dropped documents were dropped, as strings."""
-        assert self.codes is not None, "only asked when something was dropped"
+        assert self.codes is not None, "only called when something was dropped"
         codes = self.codes[rows].astype(np.int64) - 1
         names = pa.array(rules, pa.string()).take(pa.array(codes))
         if self.reasons is None:

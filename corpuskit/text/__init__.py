@@ -2,7 +2,7 @@
 
 words       splits texts into words: by spaCy's rules, at whitespace, at Unicode's word boundaries
 spacy       spaCy's rule tokenizers as datatrove uses them, without importing spaCy
-languages   what models of languages call the same one
+languages   codes of languages: which ones mean the same language
 
 Kernels below decide about bytes: `kernels/utf8.py` says what a character, whitespace and a line
 end is, `kernels/lines.py` what a line and a paragraph is, `kernels/spans.py` what a span is,

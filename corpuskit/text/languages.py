@@ -1,13 +1,13 @@
-"""What languages are called: `hu`, `hun` and `hun_Latn` are one, and so are `zh` and `cmn_Hani`.
+"""Codes of languages: `hu`, `hun` and `hun_Latn` are the same, and so are `zh` and `cmn_Hani`.
 
 Users and models spell a language in one of these ways. lid.176 and the embedded model say `hu` (ISO
 639-1 where it has the language), others `hun` (ISO 639-3), GlotLID, OpenLID and FineWeb2 `hun_Latn`
-(with the script, ISO 15924). A code without a script means the script that the language is written
-in by default. Where ISO 639 has a code for a group (`zho`) and FineWeb2 one of its members
-(`cmn_Hani`), they are one.
+(with the script, ISO 15924). A code without a script means the default script of the language.
+Where ISO 639 has a code for a group (`zho`) and FineWeb2 one of its members (`cmn_Hani`), they mean
+the same.
 
 `als` alone is Alemannic, as in lid.176 and Wikipedia, which ISO 639 calls gsw; `als_Latn` is
-Albanian. `nah`, `qu` and `sh` cover several of FineWeb2's languages and are none of them.
+Albanian. `nah`, `qu` and `sh` cover several of FineWeb2's languages and mean none of them.
 
 Source: languages.txt, written by benchmarks/langid/codes.py from CLDR and datatrove 0.10.1.
 """
@@ -22,10 +22,10 @@ from typing import NamedTuple
 from corpuskit.errors import suggest
 
 AMBIGUOUS = {"als": "gsw"}
-"""Codes of Wikipedia that ISO 639-3 gives to another language -> its own code for theirs."""
+"""Codes of Wikipedia that ISO 639-3 gives to another language -> ISO 639-3 code of Wikipedia's."""
 
 DIGEST = "382935a897a0f72f"
-"""Of languages.txt, the beginning of its SHA-256: results depend on this source, which has it."""
+"""Beginning of the SHA-256 of languages.txt: a change of that file changes this source."""
 
 _WIDER = {"Hans": "Hani", "Hant": "Hani", "Hang": "Kore", "Kore": "Hang"}
 """Script -> one that a less exact label has instead."""
@@ -36,9 +36,9 @@ class _Codes(NamedTuple):
 
     Attributes:
         scripts: ISO 639-3 code, as in FineWeb2 -> script it is written in by default.
-        known_scripts: all there are.
-        codes: any code of a language -> that one.
-        spellings: that one -> all codes, itself first.
+        known_scripts: all scripts.
+        codes: any code of a language -> its code in `scripts`.
+        spellings: that code -> all codes of the language, itself first.
     """
 
     scripts: Mapping[str, str]
@@ -66,7 +66,7 @@ def _table() -> _Codes:
 
 
 def _split_code(code: str) -> tuple[str, str] | None:
-    """Return language and script of a code; None if it is none that is known."""
+    """Return language and script of a code, None for an unknown one."""
     table = _table()
     name, _, script = code.partition("_")
     name = name if script else AMBIGUOUS.get(name, name)
@@ -78,7 +78,7 @@ def _split_code(code: str) -> tuple[str, str] | None:
 
 
 def full_name(code: str) -> str | None:
-    """Return `hun_Latn` for `hu`, `hun` and `hun_Latn`, and None for what is no language."""
+    """Return `hun_Latn` for `hu`, `hun` and `hun_Latn`, None for an unknown code."""
     parts = _split_code(code)
     return parts and "_".join(parts)
 
@@ -87,7 +87,7 @@ def full_name(code: str) -> str | None:
 def names_of(label: str) -> tuple[str, ...]:
     """Return all codes that mean the language and script of a label, the label itself first.
 
-    A label that names no known language has no other name.
+    A label of no known language has no other name.
     """
     code_parts = _split_code(label)
     if code_parts is None:
@@ -104,9 +104,9 @@ def names_of(label: str) -> tuple[str, ...]:
 
 
 def labels_of(code: str, labels: Collection[str]) -> tuple[str, ...]:
-    """Return those of a model's labels that a code means, in their order: itself, or others.
+    """Return the labels of a model that a code means, in their order: itself, else others.
 
-    A code that is no label and that ISO 639-3 gives to another language than Wikipedia means none.
+    A code that is not a label means none if Wikipedia and ISO 639-3 disagree on it.
     """
     if code in labels:
         return (code,)
@@ -128,7 +128,7 @@ def hint(code: str, labels: Collection[str]) -> str:
 
 
 def common_codes() -> frozenset[str]:
-    """Return the codes to suggest for a misspelt one: short ones, and the full names of these."""
+    """Return codes to suggest for a misspelt one: those of two letters, and their full names."""
     table = _table()
     full = {f"{name}_{table.scripts[name]}" for name in table.codes.values()}
     return frozenset(code for code in table.codes if len(code) == 2) | full

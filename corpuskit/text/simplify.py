@@ -1,4 +1,4 @@
-"""Texts simplified before they are compared, as datatrove has them."""
+"""Texts simplified for comparison, as by datatrove."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ _SEPARATORS = ".,\u060c\u066b\u2396\u2397\u2398"
 
 
 def simplify_texts(offsets: Int64s, data: Bytes) -> tuple[Int64s, Bytes]:
-    """Return texts simplified; read-only, as Arrow's buffers are.
+    """Return simplified texts, read-only as Arrow's buffers are.
 
-    Lower case, numbers to 0, punctuation to spaces, runs of whitespace to one space, canonical
-    decomposition, without marks; O(B), about 300 MB/s. Texts with a mark that decomposition may
-    move and that is not dropped (a few musical and Vedic signs) are left to Python.
+    Lower case, numbers as 0, punctuation as spaces, runs of whitespace as one space, canonical
+    decomposition, without marks; O(B), about 300 MB/s. Python simplifies texts with a mark that
+    decomposition may move and that is not dropped (a few musical and Vedic signs).
 
     Source: datatrove 0.10.1 utils/text.py simplify_text with its default TextNormConfig.
     """
@@ -57,7 +57,7 @@ def _simplify(lower: str) -> str:
 
 @functools.cache
 def _numbers() -> re.Pattern[str]:
-    """Return the pattern of numbers: digits as the running `regex` has them, not `re`."""
+    """Return the pattern of numbers, by the digits of `regex`, which differ from those of `re`."""
     import regex
 
     pattern: re.Pattern[str] = regex.compile(rf"\p{{Nd}}+([{_SEPARATORS}]\p{{Nd}}+)?")
@@ -92,7 +92,7 @@ def characters() -> Simple:
             replacement_numbers[code] = replacements.setdefault(unmarked, len(replacements))
     kinds[[match.start() for match in re.finditer(r"\s", joined)]] = SPACE
     kinds[[ord(char) for char in PUNCTUATION]] = SPACE
-    # Last: the full-width digit one counts as punctuation, too, but numbers come first.
+    # Last, as numbers take precedence: the full-width digit one is in PUNCTUATION, too.
     kinds[[match.start() for match in regex.finditer(r"\p{Nd}", joined)]] = DIGIT
     kinds[[ord(char) for char in _SEPARATORS]] |= SEPARATES
     return Simple(kinds, replacement_numbers, *join_bytes([text.encode() for text in replacements]))

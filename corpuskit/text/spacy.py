@@ -1,7 +1,7 @@
-"""spaCy's rule tokenizers as datatrove uses them: what they are made of, and answers from them.
+"""spaCy's rule tokenizers as datatrove uses them, without importing spaCy, which takes 2 CPU s.
 
 What the kernels and the plain tokenizer need of a language is derived from spaCy once per installed
-version and kept. After that spaCy, whose import takes 2 CPU seconds, is not needed.
+version and kept.
 """
 
 from __future__ import annotations
@@ -32,29 +32,29 @@ Tokens = tuple[str, ...]
 
 
 FORBIDDEN = "IS_ALPHA"
-"""As a word of its own it breaks spaCy; datatrove then removes it from the whole text.
+"""This word breaks spaCy; datatrove then removes it from the text.
 
-spaCy's map of words takes this one's key, 1, for the mark of a deleted slot, and so keeps a
-pointer to a word whose memory was freed with the document before: nearly always the next one with
-it fails. Here it always counts as failed.
+spaCy's map of words takes this word's key, 1, for the mark of a deleted slot, and so keeps a
+pointer to memory that was freed with the document before: the next document with the word nearly
+always fails. Here each one counts as failed.
 """
 
 MAX_ASKED = 1000
-"""Characters: longer chunks are asked for in pieces, since spaCy's time is quadratic in them (20 s
-for 16,000 brackets). The kernel answers for a chunk of any length in linear time."""
+"""Characters: longer chunks are split in pieces here, since spaCy's time is quadratic (20 s for
+16,000 brackets). The kernel splits chunks of any length in linear time."""
 
 _TOO_LONG = re.compile(rf"\S{{{MAX_ASKED}}}(?=\S)")
 
 
 class LanguageFacts(NamedTuple):
-    """What is known of a language without importing spaCy, once it was derived.
+    """What was derived of a language.
 
     Attributes:
         char_kinds: see `lexicon.char_kinds`, with the marks that end a sentence for spaCy.
         rules: what `split_chunk` needs.
         has_rules: whether spaCy's patterns are those that it was proven for.
-        spaced: special cases with whitespace in them, which are no matter of one chunk.
-        language: what the tokenizer is made of.
+        spaced: special cases that contain whitespace, hence span chunks.
+        language: patterns and special cases of the tokenizer.
     """
 
     char_kinds: Bytes
@@ -66,7 +66,7 @@ class LanguageFacts(NamedTuple):
 
 @functools.cache
 def language_facts(code: str) -> LanguageFacts:
-    """Return what is known of spaCy's language `code`, kept from before or from spaCy."""
+    """Return the facts of spaCy's language `code`, from the cache or else from spaCy."""
     files = derived(f"words-{code}", _stamp(code), __file__, lambda: _derive(code))
     values, arrays = files
     has_rules = values["digest"] in PROVEN
@@ -80,10 +80,10 @@ def language_facts(code: str) -> LanguageFacts:
 
 
 def _pattern(compiled: re.Pattern[str]) -> tuple[str, int]:
-    """Return what spaCy compiled, as spaCy asked for it: `re` then still has it.
+    """Return pattern and flags as spaCy passed them to `re.compile`, whose cache then has it.
 
-    A pattern has flags that nobody asked for: UNICODE, and those that it begins with. With these
-    `re` would compile it again; the 1.5 million characters of French take 3.5 CPU s.
+    A compiled pattern has more flags: UNICODE, and those that it begins with. With these `re` would
+    compile it again; the 1.5 million characters of French take 3.5 CPU s.
     """
     pattern, flags = compiled.pattern, compiled.flags
     needs_no_flags = re.compile(pattern).flags == flags
@@ -105,7 +105,7 @@ def _stamp(code: str) -> str:
 
 
 def _derive(code: str) -> Derived:
-    """Read off spaCy what `language_facts` keeps.
+    """Derive from spaCy what `language_facts` keeps.
 
     Raises:
         UsageError: the language's tokenizer is not spaCy's rule tokenizer.
@@ -146,7 +146,7 @@ def _derive(code: str) -> Derived:
 
 
 def _matched(tokenizer: Any) -> dict[str, list[str]]:
-    """Return the special cases that are looked for among tokens -> the tokens looked for."""
+    """Return the special cases that are also searched among tokens -> their tokens there."""
     bare = type(tokenizer)(
         tokenizer.vocab, rules={}, **{key: getattr(tokenizer, key) for key in METHODS}
     )
@@ -165,13 +165,13 @@ def _matched(tokenizer: Any) -> dict[str, list[str]]:
 
 
 class Answers(NamedTuple):
-    """Where T words are in C chunks.
+    """The T words of C chunks.
 
     Attributes:
         data: the bytes of the words.
         starts, ends: (T,) int64 words in `data`.
         counts: (C,) int64 words of each chunk.
-        seams: chunk -> texts beside it to which it loses a special case.
+        seams: chunk -> texts next to it to which it loses a special case.
     """
 
     data: Bytes
@@ -188,7 +188,7 @@ def answers(chunks: Sequence[Sequence[str]], seams: dict[int, frozenset[Seam]]) 
 
 
 class PlainPipeline:
-    """Splits what a kernel could not, as datatrove's SpaCyTokenizer."""
+    """Splits chunks and texts as datatrove's SpaCyTokenizer, where a kernel cannot."""
 
     def __init__(self, code: str) -> None:
         facts = language_facts(code)
@@ -196,7 +196,7 @@ class PlainPipeline:
         self._seams = SeamFinder(facts.language, facts.has_rules)
 
     def split(self, chunks: Sequence[str]) -> Answers:
-        """Split chunks (no whitespace, no FORBIDDEN in them), each as if it stood alone."""
+        """Split chunks (no whitespace, no FORBIDDEN in them), each by itself."""
         tokens_of_chunks: list[list[str]] = []
         seams: dict[int, frozenset[Seam]] = {}
         for number, chunk in enumerate(chunks):
@@ -233,7 +233,7 @@ def pipeline(code: str) -> PlainPipeline:
 
 
 # ----------------------------------------------------------------------
-# What of spaCy's patterns the kernels know: which ones, and their classes of characters.
+# The patterns of spaCy that the kernels know, and their classes of characters.
 
 PROVEN = {
     "7a309ee14bca20bdf744aa9857c7ad96": True,  # en lg tn
@@ -243,7 +243,7 @@ PROVEN = {
 
 
 def digest_patterns(tokenizer: Any) -> str:
-    """Return a hash of all that decides how a chunk is split but the special cases."""
+    """Return a hash of all that decides how a chunk is split, except special cases."""
     regexes = (tokenizer.prefix_search, tokenizer.suffix_search)
     regexes += (tokenizer.infix_finditer, tokenizer.url_match, tokenizer.token_match)
     shape: list[Any] = [importlib.metadata.version("spacy").split(".")[:2]]
@@ -255,7 +255,7 @@ def digest_patterns(tokenizer: Any) -> str:
 
 
 def char_classes(defaults: Any) -> NDArray[np.uint16]:
-    """Return the classes of characters that the kernel's patterns speak of."""
+    """Return the classes of characters that the kernel's patterns use."""
     from spacy.lang import char_classes as spacys
 
     classes = np.zeros(NUM_CODES, np.uint16)
@@ -309,18 +309,18 @@ METHODS = {
     "token_match": "match",
     "url_match": "match",
 }
-"""What spaCy's tokenizers are made of -> the method of a pattern that it must be."""
+"""Attribute of spaCy's tokenizers -> the method of a pattern that it must be."""
 
 _NEVER = re.compile("(?!)")
 
 
 class TokenizerRules(NamedTuple):
-    """What a tokenizer is made of.
+    """Patterns and special cases of a tokenizer.
 
     Attributes:
-        patterns: key of METHODS -> pattern and flags; what a language has none of is left out.
+        patterns: key of METHODS -> pattern and flags, for those that the language has.
         specials: text -> its tokens.
-        matched: special cases that are looked for among tokens, too -> the tokens looked for.
+        matched: special cases that are also searched among tokens -> their tokens there.
     """
 
     patterns: dict[str, tuple[str, int]]
@@ -329,7 +329,7 @@ class TokenizerRules(NamedTuple):
 
 
 class _Node:
-    """Tokens that may follow; whether the tokens so far are a special case."""
+    """Node of a trie: tokens that may follow; whether the tokens so far are a special case."""
 
     __slots__ = ("following", "is_end")
 
@@ -357,7 +357,7 @@ class RuleTokenizer:
             node.is_end = True
 
     def split(self, chunk: str) -> list[str]:
-        """Return the tokens of a chunk, before special cases are looked for among them."""
+        """Return the tokens of a chunk, before special cases are searched among them."""
         prefixes: list[str] = []
         suffixes: list[str] = []
         middle = self._split_affixes(chunk, prefixes, suffixes)
@@ -372,7 +372,7 @@ class RuleTokenizer:
         return prefixes
 
     def _split_affixes(self, text: str, prefixes: list[str], suffixes: list[str]) -> str:
-        """Take affixes off; return what is left between them."""
+        """Take affixes off; return the text between them."""
         size = 0
         while text and len(text) != size:
             if self._token(text) or text in self._specials:
@@ -414,7 +414,7 @@ class RuleTokenizer:
     def match(self, tokens: Sequence[str], spaces: Sequence[bool] = ()) -> list[str]:
         """Return tokens, those that spell a special case replaced by its own.
 
-        Of two special cases that overlap the longer one counts, then the earlier one.
+        Of special cases that overlap the longest one counts, then the first one.
 
         Args:
             tokens: of one chunk, or of a text.
@@ -447,7 +447,7 @@ class RuleTokenizer:
         return matches
 
     def split_text(self, text: str) -> list[str]:
-        """Return the tokens of a text, whitespace of more than one space among them."""
+        """Return the tokens of a text; whitespace other than a single space is a token."""
         tokens: list[str] = []
         spaces: list[bool] = []
         start = 0
@@ -472,7 +472,7 @@ class RuleTokenizer:
 
 
 def _longest(matches: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return the matches that spaCy keeps, none of which overlap, by where they begin."""
+    """Return the matches that spaCy keeps, in order; none of them overlap."""
     longest = []
     covered: set[int] = set()
     for begin, end in sorted(matches, key=lambda span: (span[0] - span[1], span[0])):
@@ -495,7 +495,7 @@ class Seam(NamedTuple):
 
 
 class SeamFinder:
-    """Finds the texts beside a chunk that would keep a special case from it."""
+    """Finds the texts next to a chunk that would prevent a special case in it."""
 
     def __init__(self, language: TokenizerRules, is_proven: bool) -> None:
         self._is_proven = is_proven
@@ -503,8 +503,8 @@ class SeamFinder:
         self._patterns = {tuple(tokens) for tokens in language.matched.values()}
         self._parts = {token for pattern in self._patterns for token in pattern}
         self._longest = max(map(len, self._patterns), default=0)
-        # Tokens at the beginning or the end of a chunk, or all of them -> what a special case has
-        # before or after them; in the last case, before them, whatever follows.
+        # Tokens at the beginning or the end of a chunk, or all of them -> the tokens of a special
+        # case before or after these; for all of them, those before, whatever follows.
         self._before: dict[Tokens, set[Tokens]] = defaultdict(set)
         self._after: dict[Tokens, set[Tokens]] = defaultdict(set)
         self._around: dict[Tokens, set[Tokens]] = defaultdict(set)
@@ -519,10 +519,10 @@ class SeamFinder:
         self._last_of_rules = {pieces[-1] for pieces in rules}
 
     def find(self, tokens: list[str]) -> frozenset[Seam]:
-        """Return the seams of a chunk, given by its tokens before special cases are looked for.
+        """Return the seams of a chunk, given by its tokens before special cases are searched.
 
-        spaCy looks for special cases in the tokens of the whole text, single spaces ignored, and of
-        two that overlap the longer one counts, even if it is not applied because of those spaces.
+        spaCy searches special cases in the tokens of the full text, single spaces ignored. Of two
+        that overlap the longer one counts, even if it is not applied because of those spaces.
         """
         key = tuple(token if token in self._parts else "" for token in tokens)
         if key not in self._cache:
@@ -550,10 +550,10 @@ class SeamFinder:
         return frozenset(seams)
 
     def _seam(self, words: Tokens, is_after: bool) -> Seam:
-        """Return the seam of words beside a chunk.
+        """Return the seam of words next to a chunk.
 
-        Between two letters or digits only a special case separates, if the patterns are those that
-        we know; whether one does for this word is asked of the rules.
+        With proven patterns only a special case separates two letters or two digits: `rules` say
+        whether one does for this word.
         """
         outer = words[-1] if is_after else words[0]
         pieces = self._first_of_rules if is_after else self._last_of_rules

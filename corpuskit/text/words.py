@@ -38,21 +38,21 @@ WordSplit = Literal["spacy", "whitespace", "unicode"]
 `whitespace`: as str.split(); `unicode`: by the word boundaries of UAX #29, punctuation included."""
 
 MAX_MEMORY_BYTES = 300_000_000
-"""A splitter that remembers more starts again with the next batch."""
+"""A splitter that uses more memory empties it before the next batch."""
 
 
 _MOST_TOKENS = 1 << 24
-"""Words of whole texts that are remembered for the next stage, 4 bytes each."""
+"""Words of texts, split as a whole, that are kept for the next stage; 4 bytes each."""
 
 
 class SplitterStats(NamedTuple):
-    """How a splitter fares.
+    """Statistics of a splitter.
 
     Attributes:
-        num_chunks: different chunks remembered.
+        num_chunks: distinct chunks in memory.
         size_bytes: memory of chunks and words.
         num_asked: chunks and texts that a kernel could not split, since the process began.
-        emulated: whether a kernel splits most new chunks, or all have to be asked for.
+        emulated: whether a kernel splits most new chunks, or Python splits all.
     """
 
     num_chunks: int
@@ -62,7 +62,7 @@ class SplitterStats(NamedTuple):
 
 
 class Splitter:
-    """Finds the words of texts; what a chunk splits into is remembered.
+    """Finds the words of texts; keeps the words of each distinct chunk.
 
     An instance is a fact: `view.fact(splitter(words, language))` splits once for all stages.
     """
@@ -81,7 +81,7 @@ class Splitter:
         self._texts: dict[bytes, Int32s] = {}
 
     def stats(self) -> SplitterStats:
-        """Return how many chunks are remembered, in how many bytes, and how many were asked for."""
+        """Return current statistics."""
         emulated = self._split.kind != wordlearn.ASK
         if self._memory is None:
             return SplitterStats(0, 0, self._num_asked, emulated)
@@ -105,8 +105,8 @@ class Splitter:
         return Words(frozen(bounds), frozen(tokens), memory.lexicon)
 
     def _split_texts(self, lexicon: Lexicon, offsets: Int64s, data: Bytes) -> Words:
-        """Ask the tokenizer of the reference for the words of each text, once for all stages."""
-        assert self._by_text is not None, "asked by the caller"
+        """Split each text by the tokenizer of the reference, once for all stages."""
+        assert self._by_text is not None, "checked by the caller"
         split, numbers, cached = self._by_text.load(), self._numbers, self._texts
         if sum(map(len, cached.values())) > _MOST_TOKENS:
             cached.clear()
@@ -128,7 +128,7 @@ class Splitter:
 
 @functools.cache
 def splitter(words: WordSplit, language: str = "en") -> Splitter:
-    """Return the one splitter of this process for a way to split and a language."""
+    """Return the splitter of this process for a method and a language."""
     return Splitter(words, language)
 
 
@@ -140,12 +140,12 @@ class _SplitMethod(NamedTuple):
     """How new chunks are split.
 
     Attributes:
-        kind, rules: how chunks are split, see `learn`.
+        kind, rules: WHOLE, ASK or RULES of `learn`, and the rules.
         forbidden: see Seams.
         char_kinds: see Lexicon.
         pattern: matches special cases that span chunks, or None.
         split_chunks: splits chunks that the kernel could not.
-        split_text: splits a text that cannot be split chunk by chunk.
+        split_text: splits a piece of text that cannot be split chunk by chunk.
     """
 
     kind: int
@@ -158,7 +158,7 @@ class _SplitMethod(NamedTuple):
 
 
 class _SeamTable:
-    """What `Seams` says, as it grows; equal sets of seams are one group."""
+    """Builds the arrays of `Seams`; chunks with equal sets of seams form one group."""
 
     def __init__(self, forbidden: str) -> None:
         self._forbidden = np.frombuffer(forbidden.encode(), np.uint8)
@@ -168,7 +168,7 @@ class _SeamTable:
         self._build()
 
     def add(self, firsts: Sequence[int], seams: Sequence[frozenset[Seam]]) -> None:
-        """Note chunks, given by their first words in ascending order."""
+        """Add chunks, given by their first words in ascending order."""
         numbers = [self._groups.setdefault(seam_set, len(self._groups)) for seam_set in seams]
         self._firsts += firsts
         self._numbers += numbers
@@ -190,7 +190,7 @@ class _SeamTable:
 
 
 class _SplitCall:
-    """The texts of one call, and how its new chunks are answered."""
+    """Splits the texts of one call."""
 
     def __init__(
         self, memory: ChunkMemory, split: _SplitMethod, seams: _SeamTable, data: Bytes
@@ -234,7 +234,7 @@ class _SplitCall:
         bounds, tokens, rows = wordlearn.expand(bounds, tokens, learned)
         if not len(rows):
             return bounds, tokens
-        # Now that their chunks are known, the kernel sees where these lose a special case.
+        # Their chunks are known now, so the kernel finds where these lose a special case.
         return _replace(bounds, tokens, rows, *self.find(frozen(begins[rows]), frozen(ends[rows])))
 
     def _answer(self, queue: wordsplit.Questions, first: int) -> wordlearn.LearnedWords:
@@ -303,7 +303,7 @@ def _split_method(words: WordSplit, language: str) -> _SplitMethod:
     if words == "unicode":
         return _SplitMethod(wordlearn.ASK, char_kinds(TERMINAL), split_chunks=_ask_boundaries)
     tokenizer = _tokenizer(language)
-    if tokenizer.distributions:  # nothing is asked chunk by chunk
+    if tokenizer.distributions:  # such a tokenizer splits full texts only
         return _SplitMethod(wordlearn.ASK, char_kinds())
     code = tokenizer.code
     facts = spacy.language_facts(code)
@@ -327,9 +327,9 @@ def _match_positions(pattern: re.Pattern[bytes] | None, data: Bytes) -> Int64s:
 
 @functools.cache
 def boundary_classes() -> Bytes:
-    """Return class and bits of each code point, as `kernels.words.boundaries` takes them.
+    """Return class and bits of each code point for `kernels.words.boundaries`.
 
-    Read-only; built on first use (20 ms). Answers are those of the running `regex`.
+    Read-only; built on first use (20 ms) from the installed `regex`.
     """
     import regex
 
@@ -352,13 +352,13 @@ def _ask_boundaries(chunks: Sequence[str]) -> Answers:
 
 
 def check_language(words: WordSplit, language: str, *, by_chunk: bool = False) -> None:
-    """Refuse a language that cannot be split this way; cheap: loads no tokenizer.
+    """Refuse a language that cannot be split this way; fast, as it loads no tokenizer.
 
     Args:
-        by_chunk: refuse also what only whole texts can be split into.
+        by_chunk: also refuse tokenizers that split full texts only.
 
     Raises:
-        UsageError: says which tokenizer the reference has for it, and what to do instead.
+        UsageError: with the tokenizer of the reference and what to do instead.
     """
     if words not in get_args(WordSplit):
         raise UsageError(f"words: must be one of {', '.join(get_args(WordSplit))}, got {words!r}.")
@@ -370,11 +370,11 @@ def check_language(words: WordSplit, language: str, *, by_chunk: bool = False) -
 
 
 class _Tokenizer(NamedTuple):
-    """What the reference splits a language by.
+    """The tokenizer of the reference for a language.
 
     Attributes:
-        code: spaCy's code of it, where rules split chunk by chunk.
-        distributions: what splits whole texts otherwise, by the names to install; or none.
+        code: spaCy's code of the language, if rules split it chunk by chunk.
+        distributions: else the distributions to install, which split full texts.
         name: the language as the reference calls it.
     """
 
@@ -395,20 +395,20 @@ _BY_TEXT = {
     "ThaiTokenizer": ("pythainlp",),
     "IndicNLPTokenizer": ("indic-nlp-library",),
 }
-"""Language of spaCy, or class of datatrove, whose tokenizer needs the whole text -> distributions
-that it is made of. Left out are those whose models are downloaded on first use (Stanza), and Kiwi:
-the model that datatrove 0.10.1 asks for is not in kiwipiepy from 0.22 on."""
+"""Language of spaCy, or class of datatrove, whose tokenizer needs the full text -> distributions
+that it needs. Without those that download models on first use (Stanza), and without Kiwi: kiwipiepy
+from 0.22 on does not have the model that datatrove 0.10.1 loads."""
 
 
 def _tokenizer(language: str) -> _Tokenizer:
-    """Return the tokenizer that the reference has for a language, whatever its code.
+    """Return the tokenizer of the reference for a language, by any code of it.
 
     Raises:
         UsageError: it has none, or one that is not supported or not installed here.
     """
     assigned = _assignments()
-    # Names with a script alone: the reference gives others to whatever row comes last (Hindi to
-    # Kurdish, Malay to Thai), and `als` is one language there and another one here.
+    # Only names with a script: for others the reference takes the last row of its table (Kurdish
+    # for Hindi, Thai for Malay), and `als` is another language there.
     name = next((name for name in names_of(language) if name in assigned), "")
     kind, code = assigned.get(name, ("", ""))
     if kind == "WhitespaceTokenizer":
@@ -445,7 +445,7 @@ def libraries(words: WordSplit, language: str | None) -> tuple[str, ...]:
     """Return the distributions whose versions decide what the words of a text are.
 
     Args:
-        language: None stands for any.
+        language: None for any.
     """
     if words != "spacy":
         return ("regex",) if words == "unicode" else ()
@@ -453,7 +453,7 @@ def libraries(words: WordSplit, language: str | None) -> tuple[str, ...]:
         distributions = tuple(filter(is_installed, itertools.chain(*_BY_TEXT.values())))
     else:
         distributions = _tokenizer(language).distributions
-    # datatrove says by which of spaCy's rules a language is split.
+    # datatrove decides which of spaCy's rules split a language.
     return ("datatrove", "spacy", *distributions)
 
 

@@ -65,7 +65,7 @@ def call(folder: Path, **variables: str) -> tuple[int, int, str]:
 def test_what_was_compiled_elsewhere_is_loaded_and_not_changed(tmp_path: Path) -> None:
     value, compiled, name = call(tmp_path)
     assert compiled == 1
-    if target.lacks():
+    if target.why_unsupported():
         assert name == "None"
         return
     assert name == target.LEVELS[os.uname().machine][0]
@@ -138,17 +138,17 @@ def test_a_folder_of_kernels_that_others_can_write_to_is_refused(
 def test_why_prebuilt_kernels_are_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(target, "PREBUILT", tmp_path)
     assert target.why_not_prebuilt() == "this installation has none"
-    about = {**target.about_this(), "numba": "0.1"}
+    about = {**target.build_info(), "numba": "0.1"}
     (tmp_path / target.ABOUT).write_text(json.dumps(about))
-    if not target.lacks():
+    if not target.why_unsupported():
         assert target.why_not_prebuilt().startswith("they are for numba 0.1, here is ")
     monkeypatch.setattr(target, "_flags", lambda: frozenset({"sse4_1"}))
-    target.lacks.cache_clear()
+    target.why_unsupported.cache_clear()
     try:
         assert "needs" in target.why_not_prebuilt() or "there is none" in target.why_not_prebuilt()
         assert target.level() == ""
     finally:
-        target.lacks.cache_clear()
+        target.why_unsupported.cache_clear()
 
 
 # ---------------------------------------------------------------- Numba's private classes
@@ -222,10 +222,10 @@ DOT = """
 import os
 import numpy as np
 from corpuskit.kernels.jit import kernel
-from corpuskit.kernels.target import native_mark
+from corpuskit.kernels.target import native_marker
 
 if "NATIVE" in os.environ:
-    native_mark().touch()
+    native_marker().touch()
 
 @kernel
 def dot(a, b):

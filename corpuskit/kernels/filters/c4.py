@@ -24,12 +24,12 @@ from corpuskit.kernels.words.lexicon import PUNCT, SENTENCE_END, Words
 
 
 class LineDraft(NamedTuple):
-    """What the line rules left of N documents.
+    """N documents after the line rules.
 
     Attributes:
-        offsets, data: texts of the lines that stay, joined; ends not yet stripped. Empty where the
-            document is dropped.
-        codes: (N,) uint8 into RULES: what dropped a document so far.
+        offsets, data: texts of the lines that stay, joined, not yet stripped at the end. Empty if
+            the document is dropped.
+        codes: (N,) uint8 into RULES: what dropped the document, 0 if nothing did so far.
         num_lines: (N,) lines that stay, blank ones at the beginning included.
         rows, starts, ends: (n,) cuts: document, bytes from its beginning.
         cut_codes: (n,) uint8 into RULES.
@@ -80,7 +80,7 @@ def rewrite_lines(
 
 
 def strip_texts(offsets: Int64s, data: Bytes) -> tuple[Int64s, Bytes]:
-    """Return the texts as str.rstrip leaves them; those given where that changes nothing."""
+    """Return the texts after str.rstrip; the same arrays if that changes nothing."""
     ends = _right_ends(offsets, data)
     if np.array_equal(ends, offsets[1:]):
         return offsets, data
@@ -99,7 +99,7 @@ def _digits() -> Bytes:
 
 @kernel
 def _count_marks(offsets: Int64s, data: Bytes) -> int:
-    """Return how many lines and citations there can be at most, documents aside."""
+    """Return how many line ends and citations there are at most."""
     num = 0
     for pos in range(offsets[0], offsets[-1]):
         byte = data[pos]
@@ -118,7 +118,7 @@ def _right_ends(offsets: Int64s, data: Bytes) -> Int64s:
 
 @kernel
 def _strip_left(text: Bytes, start: int, end: int) -> int:
-    """Move a copied line to the left over the whitespace it begins with, return its new end."""
+    """Move a copied line left over its leading whitespace; return its new end."""
     lead = skip_space(text, start, end) - start
     if lead > 0:
         for pos in range(start, end - lead):
@@ -149,7 +149,8 @@ def _rewrite(
 ) -> None:
     """Fill the arrays from `text` on; O(B).
 
-    `low` is where the last line that stays ends, `solid` its last character that is no whitespace.
+    `low` is the end of the last line that stays, `solid` that of its last character that is not
+    whitespace.
     """
     by_line = len(pieces) == 0
     joiner = 10 if by_line else 32
@@ -181,7 +182,7 @@ def _rewrite(
                 if is_open:
                     last = _strip_left(text, to, last)
                     if last == to:
-                        code = SPACE  # blank lines count as sentences, but do not begin a text
+                        code = SPACE  # a blank line counts as a sentence, but does not begin a text
             if code != 0:
                 num = add_cut(starts, ends, codes, first, num, pos, next_line_start, code)
                 pos = next_line_start
@@ -211,10 +212,10 @@ def _rewrite(
 
 
 # ----------------------------------------------------------------------
-# The phrases that C4's rules look for, in any case.
+# The phrases of C4's rules, compared without case.
 
 LOREM_IPSUM, JAVASCRIPT, CURLY_BRACKET, POLICY = 1, 2, 4, 8
-"""Bits of what is in a line."""
+"""Bits of the phrases in a line."""
 
 _LISTED = (
     ("lorem ipsum", "m", LOREM_IPSUM),
@@ -226,15 +227,15 @@ _LISTED = (
     ("use of cookies", "k", POLICY),
     ("use cookies", "k", POLICY),
 )
-"""Phrase, a rare letter of it (to look for first), what it is."""
+"""Phrase, a rare letter of it (searched first), its bit."""
 
 
 def _phrase_tables() -> tuple[Bytes, Int64s, Bytes]:
-    """Return the phrases as buffers, and byte -> letter of a phrase to look around (0: none)."""
+    """Return the phrases as buffers, and byte -> the rare letter that it stands for, or 0."""
     anchors = np.zeros(256, np.uint8)
     for _, letter, _ in _LISTED:
         anchors[[ord(letter), ord(letter.upper())]] = ord(letter)
-    # The Kelvin sign, U+212A, is the one other character that str.lower makes one of these letters.
+    # The Kelvin sign, U+212A, is the only other character that str.lower turns into such a letter.
     anchors[0xE2] = ord("k")
     anchors[ord("{")] = ord("{")
     data = np.frombuffer("".join(phrase for phrase, _, _ in _LISTED).encode(), np.uint8)
@@ -277,7 +278,8 @@ def find_phrases(
 
     Args:
         text, start, end: the line.
-        phrase, bounds, anchors: PHRASES, PHRASE_BOUNDS, ANCHORS; constants would compile longer.
+        phrase, bounds, anchors: PHRASES, PHRASE_BOUNDS, ANCHORS; as constants they take longer to
+            compile.
     """
     flags = 0
     for pos in range(start, end):
@@ -295,7 +297,7 @@ def find_phrases(
 
 
 # ----------------------------------------------------------------------
-# What C4 asks of a single line, and a copy of the line without citations.
+# The tests of a single line, and a copy of the line without citations.
 
 RULES = (
     *("lorem_ipsum", "curly_bracket", "too_few_sentences"),
@@ -325,7 +327,7 @@ _BREAK, BRACKET = 1, 2
 
 
 def _byte_kinds() -> Bytes:
-    """Byte -> whether it may begin a line boundary, whether it may begin a citation."""
+    """Byte -> bits: it may begin a line boundary; it may begin a citation."""
     table = np.zeros(256, np.uint8)
     table[[10, 11, 12, 13, 28, 29, 30, 0xC2, 0xE2]] = _BREAK
     table[ord("[")] = BRACKET
@@ -339,7 +341,7 @@ _NAMES_BOUNDS = np.array([0, 6, 23])
 
 @kernel
 def next_line(data: Bytes, pos: int, end: int, byte_kinds: Bytes) -> tuple[int, int, int]:
-    """Return where the line at `pos` ends, where the next one begins, and the byte kinds in it."""
+    """Return the end of the line at `pos`, the start of the next, and the byte kinds in it."""
     kinds = 0
     while pos < end:
         kind = byte_kinds[data[pos]]
@@ -434,7 +436,7 @@ def _has_terminal_punct(text: Bytes, start: int, end: int) -> bool:
 
 @kernel
 def _verdict(flags: int, tests: Int64s) -> int:
-    """Return the first rule that a line breaks by what is in it, in the order of the reference."""
+    """Return the first rule that the phrases of a line break, in the order of the reference."""
     if tests[4] and flags & LOREM_IPSUM:
         return LOREM
     if tests[5] and flags & JAVASCRIPT:
@@ -463,12 +465,12 @@ def cut_citations(
     """List the citations of a line that stays.
 
     Args:
-        is_open: nothing was written before: what comes before the first character that is no
-            whitespace is part of the gap from `low` on, whose cuts begin at `first`.
+        is_open: the text is empty so far: all before the first character that is not whitespace
+            belongs to the gap from `low` on, whose cuts begin at `first`.
 
     Returns:
-        Number of cuts, the first cut of the next gap, where the last character that is no
-        whitespace ends (0: there is none).
+        Number of cuts, the first cut of the next gap, the end of the last character that is not
+        whitespace (0 if there is none).
     """
     solid = 0
     while start < end:
@@ -505,7 +507,7 @@ def test_line(
     if _has_long_word(data, start, end, tests[0]):
         return _LONG_WORD, to
     if tests[3] and not has_brackets and not _has_terminal_punct(data, start, end):
-        return _NO_MARK, to  # most lines of many a page: seen before anything is copied
+        return _NO_MARK, to  # before the copy, as most lines of many pages fail here
     last = _copy(data, start, end, text, to, has_brackets, digits)
     if tests[3] and not _has_terminal_punct(text, to, last):
         return _NO_MARK, to
@@ -518,16 +520,16 @@ def test_line(
 # ----------------------------------------------------------------------
 # Sentences as spaCy's sentencizer finds them, from words already split.
 #
-# A sentence ends before the first token after a sentence-ending mark that is neither such a mark
-# nor punctuation. Whitespace is a token, too, but for one space after a word.
+# After a sentence-ending mark, a sentence ends before the first token that is neither such a mark
+# nor punctuation. Whitespace is a token, too, except a single space after a word.
 
 UNKNOWN = -1
 
 
 def count_breaks(offsets: Int64s, data: Bytes, words: Words) -> Int64s:
-    r"""Return (N,): how many sentences begin within the lines of each text; lines end with \n.
+    r"""Return (N,) sentences that begin within a line of each text; lines end with \n.
 
-    UNKNOWN where the words are not what lies between whitespace: the reference drops a token.
+    UNKNOWN where the words differ from the text, since the reference drops a token.
     """
     bounds, edges = _edges(offsets, data, words, by_line=True)
     return np.where(edges[bounds[:-1]] == UNKNOWN, UNKNOWN, np.diff(bounds) - 1)
@@ -536,8 +538,9 @@ def count_breaks(offsets: Int64s, data: Bytes, words: Words) -> Int64s:
 def sentence_edges(offsets: Int64s, data: Bytes, words: Words) -> tuple[Int64s, Int64s]:
     """Return ((N + 1,) offsets, (S,) edges): where the sentences of each text end, in bytes of it.
 
-    A sentence begins where the one before ends, whitespace first; the last ends with the text, and
-    an empty text is one sentence. Where the reference drops a token, the only edge is UNKNOWN.
+    A sentence begins where the one before ends, with the whitespace between them. The last ends
+    with the text; an empty text is one sentence. Where the reference drops a token, the only edge
+    is UNKNOWN.
     """
     return _edges(offsets, data, words, by_line=False)
 
@@ -545,7 +548,7 @@ def sentence_edges(offsets: Int64s, data: Bytes, words: Words) -> tuple[Int64s, 
 def _edges(offsets: Int64s, data: Bytes, words: Words, *, by_line: bool) -> tuple[Int64s, Int64s]:
     lexicon = words.lexicon
     args = (offsets, data, words.offsets, words.tokens, lexicon.starts, lexicon.kinds)
-    # A sentence has a token at least, one of whitespace counted with the word before it.
+    # A sentence has at least one token; whitespace is counted with the word before it.
     edges = np.empty(2 * len(words.tokens) + 2 * len(offsets), np.int64)
     return _find(*args, by_line, edges), edges
 
@@ -554,9 +557,9 @@ def _edges(offsets: Int64s, data: Bytes, words: Words, *, by_line: bool) -> tupl
 def sentence_spans(
     offsets: Int64s, data: Bytes, bounds: Int64s, edges: Int64s
 ) -> tuple[Int32s, Int64s, Int64s]:
-    """Return document, start and end of each sentence, without whitespace at its ends; O(B).
+    """Return document, start and end of each sentence, stripped; O(B).
 
-    Sentences of nothing else are left out. A document whose only edge is UNKNOWN is one sentence.
+    Blank sentences are left out. A document whose only edge is UNKNOWN is one sentence.
 
     Args:
         offsets, data: the texts.
@@ -582,7 +585,7 @@ def sentence_spans(
 
 @kernel
 def _skip_within_line(data: Bytes, pos: int, end: int) -> int:
-    r"""Return where the whitespace at `pos` ends, \n being none."""
+    r"""Return where the whitespace at `pos` ends; \n does not count as whitespace."""
     while pos < end and data[pos] != 10:
         width = space_width(data, pos)
         if width == 0:
@@ -604,7 +607,7 @@ def _find(
 ) -> Int64s:
     r"""Fill `edges`, return their offsets. O(W + whitespace); allocates 8 N bytes.
 
-    With `by_line`, each \n ends a line, and what ends there has no edge.
+    With `by_line`, each \n ends a line, and a sentence that ends there has no edge.
     """
     bounds = np.zeros(len(offsets), np.int64)
     num = 0

@@ -20,15 +20,15 @@ BASE64, HEXADECIMAL, ESCAPES = 1, 2, 4
 _ALNUM, _ALPHA, _SPACE, _DIGIT = 1, 2, 4, 8
 _OF_BASE64, _OF_DIGITS, _OF_PAIRS = 1, 2, 4
 _MIN_BASE64, _MIN_PAIRS, _MIN_ESCAPES = 64, 8, 8
-"""Characters of base64, pairs of hexadecimal digits, escapes \\uXXXX that a match has at least."""
+"""Shortest match: characters of base64, pairs of hexadecimal digits, escapes \\uXXXX."""
 
 
 def measure_code(offsets: Int64s, data: Bytes) -> Float64s:
     r"""Return (10, N) float64, rows as in MEASURES; NaN for a share of no characters.
 
     Lines are those of str.splitlines, lengths are in characters. A token is a run of letters,
-    digits and underscores, or of other characters without whitespace; one more than those of the
-    text is counted. `encoded_kinds` says what a text may hold that is long enough for
+    digits and underscores, or of other characters without whitespace; the count is one more than
+    those of the text. `encoded_kinds` has the bits of what a text may hold that is long enough for
     `code_quality`. `digit_ratio` is the mean over lines, `table_line_ratio` the share of lines
     between two pipes, blank lines left out; 0 where there are none.
     """

@@ -62,12 +62,13 @@ def count_newlines(offsets: Int64s, data: Bytes) -> Int64s:
 def _is_new(
     data: Bytes, start: int, end: int, row: int, mask: int, lines: Int64s, hashes: Uint64s
 ) -> bool:
-    """Return whether a line was not met before in this document, and remember it.
+    """Return whether a line is the first of its kind in this document, and add it to the table.
 
-    Equal means the same bytes: hashes only say where to look.
+    Lines are equal if their bytes are; hashes only find the slot.
 
     Args:
-        lines: (3, slots): document + 1 that wrote the slot, and where its line begins and ends.
+        lines: (3, slots): number of the document, plus 1, that wrote the slot; start and end of its
+            line.
         hashes: (slots,) of those lines.
     """
     value = xxh64(data, start, end, np.uint64(0))
@@ -98,7 +99,7 @@ def _measure(
     measured = np.full((len(MEASURES), num_docs), np.nan)
     for row in range(num_docs):
         start, end = offsets[row], offsets[row + 1]
-        # A table as small as the document allows stays in the cache.
+        # As small a table as the document allows, so that it stays in the cache.
         mask = table_size(newlines[row] + 1) - 1
         lines, stopped, short, chars, repeated = 0, 0, 0, 0, 0
         while start < end:

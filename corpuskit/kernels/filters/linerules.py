@@ -1,4 +1,4 @@
-"""Line-wise corrections: which lines of a page are menus, counters, numbers or shouting."""
+"""Which lines of a page are menus, counters, numbers or in upper case, and go."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from corpuskit.kernels.utf8 import (
 )
 
 UPPERCASE, NUMERIC, COUNTER, TOO_FEW_WORDS, PHRASE, WHITESPACE = 1, 2, 3, 4, 5, 6
-"""Codes of lines that go."""
+"""Codes of lines that are cut."""
 
 MAY_COUNT, MAY_HOLD_PHRASE = 1, 2
-"""Bits of a line's gates: nothing but these lines can match the regular expressions."""
+"""Bits of a line's gates: only lines with the bit can match the regular expression."""
 
 _GN, _CART, _READ_MORE = (np.frombuffer(word, np.uint8) for word in (b"gn-", b"cart", b"ead more"))
 
@@ -39,7 +39,7 @@ class MeasuredLines(NamedTuple):
     Attributes:
         bounds: (N + 1,) int64: the lines of document i are `bounds[i]:bounds[i + 1]`.
         begins: (L,) int64, where a line begins in the buffer.
-        edges: (2, L) int64, where its text begins and ends after pages were stripped.
+        edges: (2, L) int64, where its text begins and ends, once pages are stripped.
         counts: (4, L) int64: characters, upper-case ones, digits, words between whitespace.
         gates: (L,) uint8, bits as above.
     """
@@ -56,7 +56,7 @@ class MeasuredLines(NamedTuple):
 
 
 def measure_lines(offsets: Int64s, data: Bytes, max_phrase_words: int) -> MeasuredLines:
-    """Count what the rules compare; O(B), allocates 57 bytes a line."""
+    """Measure what the rules compare; O(B), allocates 57 bytes a line."""
     bounds = np.concatenate([np.zeros(1, np.int64), np.cumsum(count_newlines(offsets, data) + 1)])
     num = int(bounds[-1])
     begins, edges = np.empty(num, np.int64), np.empty((2, num), np.int64)
@@ -77,9 +77,9 @@ def judge_lines(
 ) -> tuple[Bytes, Bytes]:
     """Return (L,) codes of lines (0 stays) and (N,) whether anything is left of a page.
 
-    The rules go over a page one after the other, and after each of the first three the page is
-    stripped: that moves `lines.edges` of its first and last line. `None` leaves a rule out. Lines
-    of whitespace go with the phrases, which are left to the caller.
+    The rules are applied to a page one after the other. After each of the first three the page is
+    stripped, which moves `lines.edges` of its first and last line. `None` turns a rule off. Blank
+    lines are cut with the phrases, which the caller cuts.
     """
     steps = np.array(
         [
@@ -103,7 +103,7 @@ def judge_lines(
 def list_cuts(
     offsets: Int64s, data: Bytes, lines: MeasuredLines, codes: Bytes
 ) -> tuple[Int64s, Int64s, Int64s, Bytes]:
-    """Return (n,) rows, starts and ends in bytes of the document, codes of what the rules cut."""
+    """Return the cuts, (n,) each: rows, starts and ends in bytes of the document, codes."""
     max_cuts = len(codes) * 2 + 2 * len(offsets)
     starts, ends = np.empty(max_cuts, np.int64), np.empty(max_cuts, np.int64)
     cut_codes, cut_bounds = np.empty(max_cuts, np.uint8), np.zeros(len(offsets), np.int64)
@@ -126,8 +126,8 @@ def count_words(
 
     Args:
         offsets, data: the texts.
-        known_counts: (N,) counts that are right for all texts but `rows`.
-        rows: texts to count, only with `known_counts`.
+        known_counts: (N,) counts of all texts but `rows`.
+        rows: texts to count; only with `known_counts`.
     """
     if known_counts is None:
         known_counts, rows = np.empty(len(offsets) - 1, np.int64), np.arange(len(offsets) - 1)
@@ -188,7 +188,7 @@ def _is_word_byte(byte: int) -> bool:
 
 @kernel
 def _ends_as_counter(data: Bytes, start: int, end: int) -> bool:
-    """Return whether the last ASCII letter of a line is an s, as that of all things counted."""
+    """Return whether the last ASCII letter or digit of a line is an s, as in `3 likes`."""
     while end > start and not _is_word_byte(data[end - 1]):
         end -= 1
     return end > start and data[end - 1] | 32 == 115
@@ -209,7 +209,7 @@ def _word_at(data: Bytes, start: int, pos: int, end: int, word: Bytes) -> bool:
 def _may_hold_phrase(data: Bytes, start: int, end: int) -> bool:
     """Return whether `cart`, `ead more` or `gn-` may be in a line, in any case.
 
-    Letters for which regular expressions know other spellings (i, s, k) are not looked at.
+    Letters that match other characters without case in `re` (i, s, k) are not compared.
     """
     for pos in range(start, end):
         byte = data[pos]
@@ -226,11 +226,7 @@ def _may_hold_phrase(data: Bytes, start: int, end: int) -> bool:
 def _strip_page(
     data: Bytes, edges: Int64s, counts: Int64s, codes: Bytes, first: int, last: int
 ) -> bool:
-    """Strip a page: blank lines at its ends go, the first and last line lose whitespace.
-
-    Returns:
-        Whether anything is left.
-    """
+    """Strip a page: cut blank lines at its ends; return whether any line is left."""
     while first < last:
         start, end = edges[0, first], edges[1, first]
         if codes[first] == 0:

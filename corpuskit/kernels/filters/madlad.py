@@ -1,4 +1,4 @@
-"""Sentences as MADLAD-400's rules see them, and which of them are questionable."""
+"""Sentences as MADLAD-400's rules define them, and which of them are questionable."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class Sentences(NamedTuple):
     r"""Texts cut where [.!?]+\s+ matches.
 
     Attributes:
-        bounds: (S + 1,) bytes: pieces, which tile the texts; what matches ends the piece before it.
-        ends: (S,) bytes: where that begins, or the piece ends.
-        docs: (N + 1,) pieces of each text.
+        bounds: (S + 1,) bytes: pieces, which tile the texts; a match belongs to the piece before.
+        ends: (S,) bytes: where the match begins, or the piece ends.
+        docs: (N + 1,) text i has the pieces `docs[i]` to `docs[i + 1]`.
     """
 
     bounds: Int64s
@@ -51,15 +51,15 @@ def find_lists(words: Words, min_words: int, ratio: float) -> Bytes:
 def find_cursed(sentences: Sentences, data: Bytes, entries: tuple[str, ...]) -> Bytes:
     """Return (S,) uint8: 1 for sentences that hold an entry, or match one of four expressions.
 
-    Those are nine times a space and three characters, or four, or one that is no space; and
-    `, ..,,?` with ` ..,,?` three times more. Capitals count; an empty entry is in no sentence.
+    These are nine times a space and three characters, or four, or one that is not a space; and
+    `, ..,,?` followed by ` ..,,?` three times. Case matters; an empty entry is in no sentence.
     """
     return _cursed(sentences.bounds, sentences.ends, data, *_coded(entries))
 
 
 @functools.cache
 def _coded(entries: tuple[str, ...]) -> tuple[Int64s, Bytes, Bytes]:
-    """Return offsets and bytes of entries; first byte -> whether an entry or expression begins."""
+    """Return offsets and bytes of entries; two bytes -> bits: an entry, an expression may begin."""
     coded = [entry.encode() for entry in entries if entry]
     pairs = np.zeros(1 << 16, np.uint8)
     for entry in coded:
@@ -175,7 +175,8 @@ def _entry_at(data: Bytes, pos: int, end: int, offsets: Int64s, spelt: Bytes) ->
 def _repeats(data: Bytes, pos: int, end: int, times: int, chars: int, has_comma: bool) -> bool:
     """Return whether the text at `pos` repeats a space and `chars` characters `times` times.
 
-    A single character is no space, others are no newlines; with `has_comma`, one or two follow.
+    A single character is not a space, others are not newlines; with `has_comma`, one or two commas
+    follow.
     """
     for _ in range(times):
         if pos >= end or data[pos] != 32:

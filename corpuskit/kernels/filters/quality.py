@@ -39,7 +39,7 @@ def measure_quality(
 ) -> Float64s:
     """Return (8, N) float64, rows as in MEASURES; NaN where a denominator is zero.
 
-    Words of symbols alone are left out of `num_words` and of `word_length`, the mean in characters.
+    Words of symbols only do not count in `num_words` and `word_length`, the mean in characters.
     """
     lexicon = words.lexicon
     return _measure(
@@ -49,7 +49,7 @@ def measure_quality(
 
 
 def _byte_kinds() -> Bytes:
-    """Byte -> whether it may be a hash, a part of an ellipsis or of a line boundary."""
+    """Byte -> 1 if it may be a hash, a part of an ellipsis or of a line boundary."""
     table = np.zeros(256, np.uint8)
     table[[10, 11, 12, 13, 28, 29, 30, ord("#"), ord("."), 0xC2, 0xE2]] = 1
     return frozen(table)
@@ -59,17 +59,17 @@ _BYTE_KINDS = _byte_kinds()
 
 
 # ----------------------------------------------------------------------
-# The same measures where words are what is between whitespace: one scan, nothing to remember.
+# The same measures for words between whitespace: one scan, without a lexicon.
 
 _GAP, _WIDE, _BREAK, _MARK, _BEYOND = 16, 32, 64, 128, 256
 _STOPS = _GAP | _MARK | _BEYOND
-"""Bits of a byte, beside the kinds of the character: whitespace; it may begin a wide whitespace
-character; it may begin a line boundary; a hash or dot; beyond ASCII."""
+"""Bits of a byte, besides the kinds of the character: whitespace; may begin a wide whitespace
+character; may begin a line boundary; hash or dot; beyond ASCII."""
 
 
 @functools.cache
 def _spaced_kinds() -> NDArray[np.uint16]:
-    """Tabulate what the scan needs of a byte, (256,): the bits above, and kinds."""
+    """Return the bits above and the kinds of each byte, (256,)."""
     table = np.zeros(256, np.uint16)
     table[:128] = char_kinds()[:128] & (SOLID | ALPHA)
     table[[*range(9, 14), *range(28, 33)]] = 0  # no part of a word
@@ -85,7 +85,7 @@ def _spaced_kinds() -> NDArray[np.uint16]:
 
 
 def measure_spaced_quality(offsets: Int64s, data: Bytes, stop_words: tuple[str, ...]) -> Float64s:
-    """Return what `measure_quality` does for the words of str.split()."""
+    """Return what `measure_quality` returns for the words of str.split()."""
     coded = sorted(word.encode() for word in stop_words)
     lengths = np.zeros(256, np.uint64)
     for word in coded:
@@ -115,7 +115,7 @@ def _measure_spaced(
     Args:
         byte_kinds: `_spaced_kinds`.
         char_kinds: see Lexicon.
-        lengths: first byte of a word -> which sizes stop words with it have; bit 63 is 63 and more.
+        lengths: first byte of a word -> a bit for each size of its stop words; bit 63: 63 or more.
         firsts, starts, spelt: stop words, ascending: those with first byte b are
             `firsts[b]:firsts[b + 1]`, word k is `spelt[starts[k]:starts[k + 1]]`.
     """
@@ -126,7 +126,7 @@ def _measure_spaced(
         pos, end = offsets[row], offsets[row + 1]
         words, solid, length, alpha, stops = 0, 0, 0, 0, 0
         hashes, dots, lines, bullets, trailing = 0, 0, 0, 0, 0
-        line = first = last = pos  # the line, and where its words begin and end
+        line = first = last = pos  # start of the line, start and end of its words
         while pos < end:
             kind = np.int64(byte_kinds[data[pos]])
             gap = kind & _GAP
@@ -144,7 +144,7 @@ def _measure_spaced(
                 continue
             start, kinds, tails = pos, 0, 0
             while pos < end:
-                if pos + 8 <= len(data):  # letters at once: where a word ends is hard to predict
+                if pos + 8 <= len(data):  # 8 at once, as the end of a word is hard to predict
                     letters = _count_letters(load64(data, pos))
                     if letters > 0:
                         kinds |= SOLID | ALPHA
@@ -312,7 +312,7 @@ def _lines(data: Bytes, begin: int, end: int, byte_kinds: Bytes) -> tuple[int, i
 # str.split().
 
 _KELVIN = "\u212a".encode()
-"""The one character beyond ASCII that is ASCII in lower case: k."""
+"""The only character beyond ASCII whose lower case is ASCII: k."""
 
 
 def measure_dolma_quality(
@@ -329,7 +329,7 @@ def measure_dolma_quality(
 def measure_dclm_quality(
     offsets: Int64s, data: Bytes, words: Words, stop_words: tuple[str, ...]
 ) -> Float64s:
-    """Return (8, N) float64, rows as in MEASURES; a text without words fails where DCLM says so.
+    """Return (8, N) float64, rows as in MEASURES; a text without words fails as in DCLM.
 
     `num_words` are fastText's tokens that begin with a letter or digit, `word_length` is the mean.
 
@@ -504,7 +504,7 @@ def _is_spaced_dots(data: Bytes, pos: int, gap: int) -> bool:
 
 @kernel
 def _count_symbols(data: Bytes, begin: int, end: int) -> int:
-    """Count hashes and ellipses of three kinds, each kind apart as str.count does."""
+    """Count hashes and three kinds of ellipses, each kind by itself as str.count does."""
     symbols, dots, spaced = 0, begin, begin
     for pos in range(begin, end):
         if data[pos] == 35:

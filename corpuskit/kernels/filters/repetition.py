@@ -1,7 +1,7 @@
 """How much of a text repeats: its paragraphs, its lines, its runs of n words.
 
-Runs of words are compared by hash, and those in full only that may have a twin. Two different
-runs of words pass for equal once in 2**60 pairs, two lines once in 2**63.
+Runs of words are compared by hash, and only those that may have a copy. Two different runs of words
+pass for equal once in 2**60 pairs, two lines once in 2**63.
 
 L is the longest run of words, 10.
 """
@@ -47,7 +47,7 @@ class Repetition(NamedTuple):
 
 
 class _StopRules(NamedTuple):
-    """When to stop: (R,) limits, (R,) measures to take, whether a broken limit ends the search."""
+    """(R,) limits, (R,) measures to take, whether the first broken limit ends the search."""
 
     limits: Float64s
     mask: Bools
@@ -84,8 +84,8 @@ def _repetition(
 ) -> None:  # fmt: skip
     """Fill codes, values and measured. O(B + L W), L passes over the words of each document.
 
-    Allocates up to 150 bytes for each word of the longest document, and uses mostly 50. Here and
-    not in the caller: of arrays that may overlap the compiler makes no vector instructions.
+    Reserves up to 150 bytes for each word of the longest document, and mostly uses 50. Allocated
+    here, not by the caller: the compiler does not vectorise loops over arrays that may overlap.
     """
     max_words = 0
     for row in range(len(offsets) - 1):
@@ -133,7 +133,7 @@ def _repetition(
 
 @kernel
 def _longest_run(mask: Bools, first: int) -> int:
-    """Return the longest run to measure, of the measures from `first` on."""
+    """Return the longest run whose measure is taken; `first` is the measure of runs of one word."""
     last = 0
     for n in range(1, LONGEST + 1):
         if mask[first + n - 1]:
@@ -193,7 +193,7 @@ def _measure_tops(
         limit = bounds.limits[_TOP + n - 1]
         count_slots(keys, runs, slots, bits)
         if bounds.stops:
-            # No run is longer times more frequent than this: mostly that settles it.
+            # An upper bound of length times frequency, mostly enough to rule the measure out.
             max_chars = 0
             for pos in range(runs):
                 slot = slots[slot_of(keys[pos], bits)]
@@ -212,9 +212,9 @@ def _measure_tops(
 
 @kernel
 def _most_frequent(keys: Uint64s, positions: Int64s, num: int, table: Uint64s) -> tuple[int, int]:
-    """Return where the most frequent of some keys is first, and how often; else the first key.
+    """Return the first position of the most frequent key, and its count; 0 and 1 if all differ.
 
-    Among equally frequent ones it is the one met first. O(num).
+    Among equally frequent keys it is the earliest. O(num).
     """
     bits = table_bits(num) + 1
     mask = np.uint64((1 << bits) - 1)
@@ -242,7 +242,7 @@ def _most_frequent(keys: Uint64s, positions: Int64s, num: int, table: Uint64s) -
 
 @kernel
 def _appended(keys: Uint64s, num: int, power: Uint64s, single: Uint64s, n: int) -> None:
-    """Make hashes of runs of n - 1 words, written together, hashes of runs of n."""
+    """Turn hashes of runs of n - 1 words, without spaces, into hashes of runs of n."""
     for pos in range(num):
         keys[pos] = folded(product(keys[pos], power[pos + n - 1]) + single[pos + n - 1])
 
@@ -277,7 +277,7 @@ def _measure_dups(
 def _repeated_runs(
     keys: Uint64s, positions: Int64s, num: int, n: int, edges: Int64s, table: Uint64s
 ) -> int:
-    """Return the characters of runs met before, continuing after each that was. O(num)."""
+    """Return the characters of repeated runs, which do not overlap. O(num)."""
     bits = table_bits(num) + 1
     mask = np.uint64((1 << bits) - 1)
     for index in range(1 << bits):
@@ -299,7 +299,7 @@ def _repeated_runs(
 
 
 # ----------------------------------------------------------------------
-# Lines and paragraphs of a text: where they are, and how many were met before.
+# Lines and paragraphs of a text, and how many repeat an earlier one.
 
 _SEED = np.uint64(0)
 
@@ -308,12 +308,12 @@ _SEED = np.uint64(0)
 def repeated_blocks(
     data: Bytes, begin: int, end: int, positions: Int64s, newlines: int, table: Uint64s
 ) -> tuple[int, int, int]:
-    """Return the blocks between runs of newlines, those met before, and their characters. O(B).
+    """Return how many blocks are between runs of newlines, how many repeat, their characters. O(B).
 
     Args:
         data, begin, end: the text.
         positions: where newlines are, and one more value.
-        newlines: 1 or 2, the newlines in a run at least.
+        newlines: the fewest newlines of a run, 1 or 2.
         table: scratch, a power of two, more than twice as long as there are blocks.
     """
     bits = table_bits(len(table))
@@ -352,7 +352,7 @@ def repeated_blocks(
 
 
 # ----------------------------------------------------------------------
-# Repetition as Dolma's tagger and DCLM's mappers measure it: all copies count, the first too.
+# Repetition as Dolma's tagger and DCLM's mappers measure it: the first copy counts, too.
 
 VARIANTS: dict[str, Literal["whitespace", "unicode"]] = {"dolma": "whitespace", "dclm": "unicode"}
 """Variant -> how it splits text into words."""
@@ -426,9 +426,9 @@ def _measure_segments(
 
     Args:
         data, begin, end: the text.
-        newlines: 0: lines as split("\n") gives them; 1, 2: split at that many, stripped, without
-            blank ones.
-        total_chars: what characters are a share of; 0: of those in all segments.
+        newlines: 0: lines of split("\n"); 1, 2: split at that many newlines, stripped, without
+            blank segments.
+        total_chars: denominator of the characters; 0: those of all segments.
         measures: gets the two measures of lines or paragraphs.
     """
     max_segments = 1
@@ -511,8 +511,8 @@ def _measure_runs(
 def _top_chars(edges: Int64s, n: int, positions: Int64s, copies: Int64s, is_dclm: bool) -> np.int64:
     """Return the characters in all copies of the most frequent run.
 
-    Where all are different, it is the first (dclm: none); among equally frequent ones as well
-    (dclm: the longest).
+    If all differ, it is the first (dclm: none). Among equally frequent ones it is the first (dclm:
+    the longest).
     """
     best_count, chars = np.int64(1), np.int64(0 if is_dclm else edges[n] - edges[0])
     for number in range(len(copies)):
@@ -538,13 +538,13 @@ def _covered(edges: Int64s, n: int, positions: Int64s, copies: Int64s) -> int:
 
 
 # ----------------------------------------------------------------------
-# Equal keys among many: which can have a twin, and how many copies there are of each.
+# Copies among many keys.
 #
-# Keys are 64-bit hashes. Counting them first in a small table of bytes, one per slot, shows which
-# have no twin for certain: in most texts nearly all. Only the others are compared in full.
+# Keys are 64-bit hashes. They are counted in a small table of bytes first: a key that is alone in
+# its slot has no copy, in most texts nearly all. Only the others are compared in full.
 
 FULL = 255
-"""A slot counts no further."""
+"""Slots count to this."""
 
 # Keys may be an arithmetic progression (lines that count); the product spreads them over a table.
 _SPREAD = np.uint64(0x9E3779B97F4A7C15)
@@ -567,7 +567,7 @@ def slot_of(key: np.uint64, bits: int) -> np.uint64:
 
 @kernel
 def count_slots(keys: Uint64s, num: int, slots: Bytes, bits: int) -> None:
-    """Count the first `num` keys in 2 ** bits slots, to FULL. O(num), nothing to predict."""
+    """Count the first `num` keys in 2 ** bits slots, up to FULL. O(num), without branches."""
     for index in range(1 << bits):
         slots[index] = 0
     for index in range(num):
@@ -578,11 +578,11 @@ def count_slots(keys: Uint64s, num: int, slots: Bytes, bits: int) -> None:
 
 @kernel
 def find_twins(keys: Uint64s, num: int, slots: Bytes, bits: int, positions: Int64s) -> int:
-    """List which keys share their slot, return how many. O(num), nothing to predict.
+    """List the keys that share their slot; return how many. O(num), without branches.
 
     Args:
         keys, num, slots, bits: as they were counted.
-        positions: room for `num + 1`.
+        positions: `num + 1` entries, filled.
     """
     num_twins = np.uint64(0)
     for index in range(num):
@@ -605,9 +605,9 @@ def count_copies(
 
     Args:
         keys: by position.
-        positions, num: those to look at.
+        positions, num: the keys to count.
         table: scratch, `4 << table_bits(num)` entries.
-        copies: room for `num`.
+        copies: `num` entries.
     """
     bits = table_bits(num) + 1
     mask = np.uint64((1 << bits) - 1)

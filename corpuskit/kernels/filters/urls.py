@@ -1,4 +1,4 @@
-"""Hosts, registered domains and words of URLs, as datatrove's URL filter sees them."""
+"""Hosts, registered domains and words of URLs, as datatrove's URL filter defines them."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ from corpuskit.kernels.stringset import (
 Hosts = tuple[Int64s, Int64s, Bytes]  # where they begin, where they end, in these bytes
 
 MEMBER, END, WILDCARD, EXCEPTION = 1, 2, 4, 8
-"""Kinds of a suffix: it occurs among the rules' labels; a rule ends there; any label may come
-before it (`*.ck`); it is excepted from that (`!www.ck`)."""
+"""Kinds of a suffix: a rule ends in it; it is a rule; any label may precede it (`*.ck`); it is an
+exception from that (`!www.ck`)."""
 
 HARD, SOFT = 1, 2
 """Kinds of a word."""
 
 KEPT, DOMAIN, SUBDOMAIN, URL, HARD_WORD, SOFT_WORDS, SUBWORD = range(7)
-"""What a URL may be dropped for, in the order of the tests."""
+"""Reasons to drop a URL, in the order of the tests."""
 
 _SYMBOLS = 36
 """Letters and digits, all that subwords are made of."""
 
 
 class Lists(NamedTuple):
-    """All that URLs are compared with; read-only.
+    """The lists that URLs are compared with; read-only.
 
     Attributes:
-        suffixes: public suffixes and what they end in; `kinds` are the bits above.
+        suffixes: public suffixes and their endings; `kinds` are the bits above.
         words: hard and soft ones.
         exempt, domains, urls: sets.
         subwords: (states * 36,) int32, an automaton over letters and digits: entry
@@ -94,8 +94,8 @@ def find_hosts(offsets: Int64s, data: Bytes) -> tuple[Int64s, Int64s, Bools]:
     """Return where the host of each URL begins and ends, and whether it holds wide characters.
 
     As tldextract's `lenient_netloc`: what follows `scheme://` or `//`, or all if there is neither,
-    up to one of `/ ? #`, without `user@` and `:port`, stripped, without closing full stops. Wide
-    hosts are not stripped. O(B).
+    up to one of `/ ? #`, without `user@` and `:port`, stripped, without full stops at the end.
+    Hosts with wide characters are not stripped. O(B).
     """
     num_docs = len(offsets) - 1
     starts, ends = np.empty(num_docs, np.int64), np.empty(num_docs, np.int64)
@@ -251,13 +251,13 @@ def decide_urls(
     ignore_case: bool,
     max_soft_words: int,
 ) -> tuple[Bytes, Int64s]:
-    """Decide each URL; return codes (N,), and how many soft words those have that reach that test.
+    """Return codes of URLs, (N,), and their soft words, counted if no earlier test drops the URL.
 
     Args:
         urls: the URLs, offsets (N + 1,) and bytes.
-        bodies: (N,) where the part begins that is looked up in the list of URLs.
-        hosts: their hosts, in the case in which they are compared.
-        domains: (N,) where in the hosts' data the registered domain begins, -1 if there is none.
+        bodies: (N,) start of the part that is looked up in the list of URLs.
+        hosts: their hosts, in the case of the comparison.
+        domains: (N,) start of the registered domain in the data of `hosts`, -1 if there is none.
         ignore_case: compare words in lower case.
     """
     offsets, data = urls
@@ -292,7 +292,7 @@ def decide_urls(
 
 @kernel
 def _either(listed: Coded, data: Bytes, domain: int, host: int, stop: int) -> int:
-    """Return whether a set holds the registered domain, or else the whole host."""
+    """Return DOMAIN if a set holds the registered domain, SUBDOMAIN for the host, else KEPT."""
     if contains(listed, data, domain, stop):
         return DOMAIN
     return SUBDOMAIN if host < domain and contains(listed, data, host, stop) else KEPT
@@ -312,7 +312,7 @@ def _count_soft(
     """
     slots, starts, strings, kinds = words
     num = int(np.int64(0))
-    size = int(np.int64(0))  # typed: a literal compiles what it is given to once more
+    size = int(np.int64(0))  # typed: for a literal the function it is passed to is compiled again
     value = HASH_START
     for pos in range(begin, end + 1):
         byte = np.int64(data[pos]) if pos < end else 0
@@ -342,12 +342,12 @@ def _count_soft(
 
 
 LONGEST_WORD = 256
-"""Runs of this length and above are compared with no word; the lists refuse such words."""
+"""Runs of this length and above match no word; the lists refuse such words."""
 
 
 @kernel
 def _has_subword(data: Bytes, begin: int, end: int, moves: Int32s) -> bool:
-    """Return whether what is left of a URL without separators and capitals holds a subword."""
+    """Return whether the letters and digits of a URL, in lower case, hold a subword."""
     state = 0
     for pos in range(begin, end):
         byte = np.int64(data[pos])

@@ -1,10 +1,9 @@
 r"""Finds the entries of a word list in texts, as `(?:\W|^)(entry|entry|..)(?:\W|$)` does.
 
-A match must begin where a word could begin and end where one could end. So a scan hashes what lies
-between a possible beginning and the next possible ends, one after the other, and goes on as long as
-what it has is the beginning of an entry. That is linear in the text, whatever the list holds, and
-the table grows with the list's bytes only: a list of 100,000 entries costs about what one
-of 400 does.
+A match must begin where a word can begin and end where one can end. So the scan hashes the text
+from a possible beginning to each possible end after it, as long as the hashed part begins an entry.
+That is linear in the text for any list, and the table grows with the bytes of the list only:
+100,000 entries take about as long as 400.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from corpuskit.kernels.utf8 import CHAR_WORD, char_width, characters, code_point
 from corpuskit.kernels.wordhash import BYTE_KINDS, word_edges
 
 _ENTRY, _INNER = 1, 2
-"""Kinds of the strings in the table: an entry; what an entry begins with, up to a possible end."""
+"""Kinds of the strings in the table: an entry; the beginning of one, up to a possible end."""
 
 _WORD_CHARACTER = re.compile(r"\w")
 _POSSIBLE_END = re.compile(r"(?<=.)(?=\W)", re.DOTALL)
@@ -34,12 +33,12 @@ class WordList(NamedTuple):
 
     Attributes:
         table: entries and their beginnings.
-        pieces: (2**k,) uint8: bits of the hashes of what entries begin with, up to the first
-            possible end; a piece whose bit is not set begins no entry.
+        pieces: (2**k,) uint8: a bit for the hash of each beginning of an entry, up to its first
+            possible end; text whose bit is not set begins no entry.
         symbols: (256,) uint8: 1 for the first bytes of entries that do not begin with a word.
         longest: bytes of the longest entry.
         has_symbols: an entry begins with an ASCII character that is no part of a word.
-        whole_words: matches must be flanked by characters that belong to no word.
+        whole_words: characters around a match must not be parts of words.
     """
 
     table: Table
@@ -51,9 +50,9 @@ class WordList(NamedTuple):
 
 
 def compile_words(entries: Iterable[str], *, whole_words: bool) -> WordList:
-    """Compile entries, which are compared with lower-case text as they are; empty ones match not.
+    """Compile entries, which are compared unchanged with text in lower case; skips empty ones.
 
-    Takes about 4 us an entry, and 60 bytes of memory afterwards.
+    Takes about 4 us and 60 bytes of memory per entry.
     """
     kinds: dict[bytes, int] = {}
     begins: set[bytes] = set()
@@ -150,7 +149,7 @@ def _count(
     return counts
 
 
-# Functions are given arrays, not tuples of them: see `find`.
+# Kernels take arrays, not tuples of them: see `stringset.find`.
 
 
 @kernel
@@ -169,7 +168,7 @@ def _find_words(
     """Fill `positions` with where entries of whole words may begin; return how many."""
     mask = np.uint64(8 * len(pieces) - 1)
     runs = word_edges(data, begin, end, kinds, edges)
-    num = int(np.int64(0))  # typed: a literal compiles what it is given to once more
+    num = int(np.int64(0))  # typed: for a literal the function it is passed to is compiled again
     searched_to = begin
     for run in range(runs):
         start, stop = begin + edges[2 * run], begin + edges[2 * run + 1]

@@ -1,7 +1,6 @@
 """E-mail and IP addresses around an `@`, the first `.` or the first `:`, in bytes.
 
-What counts as an address is defined again with `re` and `ipaddress` in
-tests/oracles/pii.py; the tests hold the two together.
+tests/oracles/pii.py defines the same addresses with `re` and `ipaddress`; tests compare the two.
 """
 
 from __future__ import annotations
@@ -35,10 +34,10 @@ VERSION_CUES = "version ver v release build revision"
 (`FileVersion`)."""
 
 VERSION_GAP = b" \t:=\"'(>"
-"""Allowed between them, at most twelve of these bytes."""
+"""At most twelve of these bytes may be between the word and the number."""
 
-# What ipaddress of CPython (at 0189152dc50e) calls global: all but these; `!` marks exceptions
-# inside of them. Written down here, since the answer differs between the Python versions we run on.
+# Addresses that ipaddress of CPython (at 0189152dc50e) does not call global; `!` marks exceptions
+# from these. Copied, since ipaddress differs between the Python versions that we support.
 RESERVED_V4 = """!192.0.0.9/32 !192.0.0.10/32 0.0.0.0/8 10.0.0.0/8 100.64.0.0/10 127.0.0.0/8
 169.254.0.0/16 172.16.0.0/12 192.0.0.0/24 192.0.2.0/24 192.168.0.0/16 198.18.0.0/15
 198.51.100.0/24 203.0.113.0/24 240.0.0.0/4"""
@@ -67,7 +66,7 @@ _SUFFIXES = np.array([int.from_bytes(name.encode(), "big") for name in IMAGES], 
 
 @kernel
 def _is_public(high: np.uint64, low: np.uint64, nets: Uint64s) -> bool:
-    """Return whether an address is globally reachable; the first network that holds it says."""
+    """Return whether an address is globally reachable; the first network that holds it decides."""
     for row in range(len(nets)):
         if high & nets[row, 2] == nets[row, 0] and low & nets[row, 3] == nets[row, 1]:
             return bool(nets[row, 4] == 1)
@@ -165,7 +164,7 @@ def find_ipv4(
     if only_public and (
         value >> 28 == 14 or not _is_public(np.uint64(0), np.uint64(value), _NETS_V4)
     ):
-        return 0, 0  # 14: groups (multicast), which are nobody's address
+        return 0, 0  # 14: multicast groups, not the address of a person
     is_small = value >> 24 < min_part and value >> 16 & 255 < min_part
     if is_small and value >> 8 & 255 < min_part and _is_heading(data, begin, start, stop, end):
         return 0, 0
@@ -174,7 +173,7 @@ def find_ipv4(
 
 @kernel
 def _is_heading(data: Bytes, begin: int, start: int, stop: int, end: int) -> bool:
-    """Return whether a number begins a line and is followed by a dot and a space: 6.1.8.64. TV."""
+    """Return whether a number begins a line, and a dot and a space follow: 6.1.8.64. TV."""
     if not (stop + 1 < end and data[stop] == 46 and data[stop + 1] == 32):
         return False
     fewest = max(begin, start - 16)
@@ -204,8 +203,8 @@ def _is_version(data: Bytes, begin: int, pos: int) -> bool:
 def _read_ipv6(data: Bytes, start: int, end: int, groups: Uint64s) -> tuple[int, int, int]:
     """Read groups of an address; return (end, groups read, group that follows `::`, or -1).
 
-    End 0: this cannot be an address, nor look like one: one with `::` needs a decimal digit, and
-    three groups or four digits in the first; groups of two digits throughout are bytes.
+    End 0: not an address, or not likely one. With `::` it needs a decimal digit, and three groups
+    or four digits in the first; groups that all have two digits are bytes.
     """
     pos, count, gap, lead = start, 0, -1, 0
     pairs, digits = True, False
@@ -285,17 +284,17 @@ def find_ipv6(
         if high == 0 and low >> np.uint64(32) == 0xFFFF:
             if not _is_public(high, low & np.uint64(0xFFFFFFFF), _NETS_V4):
                 return 0, 0
-        elif not _is_public(high, low, _NETS_V6) or not _is_given_out(high, count, gap, groups):
+        elif not _is_public(high, low, _NETS_V6) or not _is_assigned(high, count, gap, groups):
             return 0, 0
     return start, stop
 
 
 @kernel
-def _is_given_out(high: np.uint64, count: int, gap: int, groups: Uint64s) -> bool:
-    """Return whether somebody may have the address.
+def _is_assigned(high: np.uint64, count: int, gap: int, groups: Uint64s) -> bool:
+    """Return whether the address may be assigned to somebody.
 
-    IANA has given out 2000::/3 and 64:ff9b::/96 alone. Elsewhere are groups (ff02::1), identifiers
-    and examples; they must be written in full, no group smaller than 0x100.
+    IANA assigns only 2000::/3 and 64:ff9b::/96. Others are multicast groups (ff02::1), identifiers
+    and examples: they count if written in full with no group below 0x100.
     """
     if high >> np.uint64(61) == 1 or high == np.uint64(0x64FF9B) << np.uint64(32):
         return True

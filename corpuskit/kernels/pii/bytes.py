@@ -1,4 +1,4 @@
-"""What a byte may be part of, for the kernels that find personal data."""
+"""Classes of bytes and small parsers for the kernels that find personal data."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ DIGIT, HEX, WORD, LOCAL, LABEL, LETTER, TOKEN, SEPARATOR = 1, 2, 4, 8, 16, 32, 6
 
 
 def _classes() -> Bytes:
-    """Byte -> what it may be part of."""
+    """Byte -> bits of the classes that it is in."""
     table = np.zeros(256, np.uint8)
     letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
     for bit, chars in (
@@ -47,7 +47,7 @@ def is_in(data: Bytes, pos: int, end: int, bits: int) -> bool:
 
 @kernel
 def digits_at(data: Bytes, pos: int, end: int, max_digits: int) -> int:
-    """Return how many digits there are at `pos`, counting `max_digits` of them."""
+    """Return how many digits there are at `pos`, at most `max_digits`."""
     stop = min(end, pos + max_digits)
     count = 0
     while pos + count < stop and CLASS[data[pos + count]] & DIGIT:
@@ -63,9 +63,9 @@ def is_group(data: Bytes, pos: int, end: int, mark: int, size: int) -> bool:
 
 @kernel
 def may_end(data: Bytes, pos: int, end: int, is_spaced: bool, is_strict: bool) -> bool:
-    """Return whether a number may end before `pos`: no word, no further group of digits.
+    """Return whether a number may end before `pos`: no word or further group of digits follows.
 
-    A strict one is not followed by a dash and a letter, either.
+    After a strict one no dash and letter may follow, either.
     """
     if pos >= end:
         return True
@@ -87,7 +87,7 @@ def follows_digit(data: Bytes, begin: int, pos: int) -> bool:
 
 @kernel
 def word_before(data: Bytes, begin: int, pos: int) -> tuple[int, np.uint64]:
-    """Return where the letters that end at `pos` begin, and they as in `packed`; at most 12."""
+    """Return where the letters that end at `pos` begin, at most 12, and their `packed` number."""
     word, size = np.uint64(0), 0
     while pos > begin and size < 12 and CLASS[data[pos - 1]] & LETTER:
         pos, size = pos - 1, size + 1

@@ -1,7 +1,7 @@
 """Payment card, bank account (IBAN), US social security and telephone numbers, in bytes.
 
-All are looked for where a run of digits begins, and none is longer than 70 bytes, so that time is
-linear in the text whatever it holds. tests/oracles/pii.py says the same with `re`.
+Each is searched at the beginning of a run of digits, and none is longer than 70 bytes, so time is
+linear in any text. tests/oracles/pii.py defines the same numbers with `re`.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ CARDS = """14:300-305,3095,38-39 14-19:36 15:34,37,1800,2131 16:4,51-55,2221-272
 """Digits of a card: what it may begin with (ISO/IEC 7812 issuers, as listed in Wikipedia's "Payment
 card number").
 
-Visa's cards of 13 digits are none: there are no more of them, but article numbers (EAN) of that
-form on every shop's page, and one in ten passes the check digit.
+Visa's cards of 13 digits do not count: they are no longer issued, but pages of shops have article
+numbers (EAN) of that form, and one in ten passes the check digit.
 """
 
 CARD_CUES = """card cards credit debit visa mastercard maestro amex unionpay jcb diners discover
 pan cc carte carta tarjeta karte kreditkarte"""
-"""A number on end of other than 15 or 16 digits needs one of these words before it, unless it
-begins with the four digits of an issuer that has no others.
+"""A number without separators that has neither 15 nor 16 digits needs one of these words before it,
+unless it begins with the four digits of an issuer that has no others.
 
 One of 80 integers of 19 digits begins with 4 and passes the check digit (so do hashes, identifiers
 and tests of 64-bit code), and one of 250 of 14; nearly all cards have 15 or 16 digits.
@@ -71,9 +71,9 @@ of IBAN formats, release 101; what follows the check digits, neighbours of one c
 
 
 def _ranges(text: str) -> Int64s:
-    """Return (n, 5) int64: fewest and most digits, and in each row the prefixes.
+    """Return (n, 5) int64: fewest and most digits, first and last prefix, padded to six digits.
 
-    First and last prefix have six digits; the last column is 1 if it is one prefix of four.
+    The last column is 1 if there is one prefix, of four digits.
     """
     rows = []
     for entry in text.split():
@@ -117,7 +117,7 @@ def find_number(
 
     Args:
         data: text, from `begin` to `end`.
-        begin, free, end: where the text begins, where no span is yet, where it ends.
+        begin, free, end: where the text begins, where the last span ends, where the text ends.
         pos: the first digit of a run.
         kinds: bits to look for.
     """
@@ -127,7 +127,7 @@ def find_number(
         return (pos - 2, stop, IBAN) if stop else (0, 0, 0)
     run = digits_at(data, pos, end, 20)
     after = data[pos + run] if pos + run < end else np.uint8(SPACE)
-    if run < 7 and before != PLUS:  # most numbers are years, versions, items of lists
+    if run < 7 and before != PLUS:  # fast exit: most numbers are years, versions, items of lists
         next_at = pos + run + 1
         goes_on = CLASS[after] & SEPARATOR and is_in(data, next_at, end, DIGIT)
         if not goes_on and after != CLOSE and not is_bracket(data, next_at, end):
@@ -151,7 +151,7 @@ def find_number(
 
 @kernel
 def _social(data: Bytes, start: int, end: int) -> int:
-    """Return the end of `ddd-dd-dddd` at `start` if it can have been given to somebody, else 0."""
+    """Return the end of `ddd-dd-dddd` at `start` if it may be an assigned number, else 0."""
     if digits_at(data, start + 4, end, 3) != 2 or digits_at(data, start + 7, end, 5) != 4:
         return 0
     if data[start + 6] != DASH or not may_end(data, start + 11, end, False, True):
@@ -182,7 +182,7 @@ def _grouped(data: Bytes, start: int, end: int) -> int:
 
 @kernel
 def _card(data: Bytes, begin: int, start: int, end: int, run: int) -> int:
-    """Return the end of the card number at `start`, on end or in groups; 0 if there is none."""
+    """Return the end of the card number at `start`, with or without groups; 0 if there is none."""
     stop, is_spaced = start + run, False
     if run == 4:
         stop = _grouped(data, start, end)
@@ -272,7 +272,7 @@ def _iban(data: Bytes, begin: int, start: int, end: int) -> int:
 
 
 # ----------------------------------------------------------------------
-# Telephone numbers, in bytes; tests/oracles/pii.py says the same with `re`.
+# Telephone numbers, in bytes; tests/oracles/pii.py defines the same with `re`.
 
 CALLING = """1:10 7:10 20:8-10 27:9-10 30:10-12 31:9-11 32:8-9 33:9 34:9 36:8-9 39:7-11 40:9 41:9-12
 43:7-13 44:9-10 45:8 46:7-10 47:8 48:9-10 49:7-12 51:8-9 52:10 53:7-10 54:10-11 55:10-11 56:9-11
@@ -298,8 +298,9 @@ mobile cell call"""
 """Words before a number that announce a telephone number."""
 
 NUM_WEAK = 3
-"""The last of them also stand before counts, sizes and versions. What follows them must be grouped,
-and begin as a telephone number does or end its clause. `mobile:` and `cell:` are strong."""
+"""How many of the last cues are weak: they also precede counts, sizes and versions. The number
+after them must be grouped, and begin as a telephone number does or end its clause. `mobile:` and
+`cell:` are strong."""
 
 LINKS = "number no nr is at me us on"
 """Allowed between such a word and the number."""
@@ -308,10 +309,10 @@ FOLLOWERS = "or and for to at on now today tonight tomorrow before after between
 """Words that may follow a number that ends its clause; `people` after `call 12 34 567` may not."""
 
 GAP = b" \t.:=#"
-"""Allowed around them, at most four of these bytes."""
+"""At most four of these bytes may be around them."""
 
 ENDS = b"\n\r,;!?)]}>'\"`<|*"
-"""What ends a clause right after a number; so does a dot, dash or slash with no digit after it."""
+"""Bytes after a number that end its clause; so does a dot, dash or slash before no digit."""
 
 _NONE, _STRONG, _LOOSE = 0, 1, 2  # what precedes a number: nothing, a strong cue, a weak one
 
@@ -391,10 +392,10 @@ def _value(data: Bytes, start: int, size: int) -> int:
 
 @kernel
 def begins_date(data: Bytes, start: int, end: int, has_spaces: bool) -> bool:
-    """Return whether a date or a range of years begins at `start`; spaces are in it on request.
+    """Return whether a date or a range of years begins at `start`; `has_spaces` allows spaces.
 
-    2021-03-25, 3/25/2021, 25. with spaces, dots, dashes or slashes; 20210325; 25.03.21 if nothing
-    goes on in the same way; 1990-1995. Between spaces only years from 1900 to 2099 are ones.
+    2021-03-25, 3/25/2021 with spaces, dots, dashes or slashes; 20210325; 25.03.21 if no further
+    group follows; 1990-1995. With spaces a year must be from 1900 to 2099.
     """
     size = digits_at(data, start, end, 9)
     if size == 8:
@@ -442,7 +443,7 @@ def _is_day(month: int, day: int) -> bool:
 
 @kernel
 def _is_decimal(data: Bytes, start: int, stop: int) -> bool:
-    """Return whether all between `start` and `stop` is digits but for one dot."""
+    """Return whether all bytes from `start` to `stop` are digits, except one dot."""
     dots = 0
     for pos in range(start, stop):
         dots += data[pos] == DOT
@@ -455,7 +456,7 @@ def _is_decimal(data: Bytes, start: int, stop: int) -> bool:
 def _american(data: Bytes, pos: int, end: int) -> int:
     """Return the end of `(ddd) ddd-dddd`, `ddd-ddd-dddd` and the like at `pos`, 0 if there is none.
 
-    Without brackets and dashes area and exchange must be ones of the North American plan.
+    Without brackets and dashes, area and exchange must not begin with 0 or 1 (North American plan).
     """
     if pos < end and data[pos] == OPEN:
         if digits_at(data, pos + 1, end, 4) != 3 or not (pos + 4 < end and data[pos + 4] == CLOSE):
@@ -487,7 +488,7 @@ def _american(data: Bytes, pos: int, end: int) -> int:
 def _international(data: Bytes, start: int, end: int, run: int) -> int:
     """Return the end of the number after a plus, 0 if there is none.
 
-    Groups are taken while their digits are no more than the calling code allows; `(0)` is none.
+    Groups are added while the calling code allows as many digits; `(0)` does not count.
     """
     code, size = 0, 0
     while size < min(run, 3) and _CALLING[code, 1] == 0:
@@ -541,9 +542,9 @@ def _any_groups(data: Bytes, pos: int, end: int, is_weak: bool) -> tuple[int, bo
     """Return the end of 7 to 12 digits in groups at `pos`, 0 if there are none, and a doubt.
 
     The doubt: they are a count unless they end their clause. The first group may be in brackets.
-    All on end they must be 9, or not at all if `is_weak`. A slash may follow an area code only;
-    dots do not mix with other marks; at most one group is of one digit, and the last only after a
-    dash and an area code (030 1234-0): lists, scores and ISBN have such groups.
+    Without groups there must be 9 digits, and `is_weak` requires groups. A slash may only follow an
+    area code; dots do not mix with other marks. At most one group has one digit; the last may, but
+    only after a dash and an area code (030 1234-0): lists, scores and ISBN have such groups.
     """
     begin, shape = pos, 0
     has_area = data[pos] == OPEN
@@ -602,11 +603,11 @@ def _fits(
 ) -> bool:
     """Return whether groups from `begin` to `pos` can be a telephone number.
 
-    `shape` has the size of a group in each hexadecimal digit. Pairs are four, or five with an area
-    code, and not more: dumps are written in pairs. With dots and without an area code: 3.3.3 or
+    `shape` has the size of a group in each hexadecimal digit. There are four pairs, or five with an
+    area code, not more: dumps are written in pairs. With dots and without an area code: 3.3.3 or
     3.3.4; others are versions, addresses, decimals and counts. 1 234 567 and 12 345 678,90 are
     counts, 10000-20000 and, after a weak cue, 1000-2000 ranges. After a weak cue groups have 2 to 4
-    digits, or are two of which the second has 6 to 8.
+    digits, or there are two, the second with 6 to 8.
     """
     goes_on = pos + 1 < end and CLASS[data[pos + 1]] & DIGIT != 0
     if shape == 0x2222 or shape == 0x22222 or shape == 0x222222:
@@ -688,7 +689,7 @@ def _extension(data: Bytes, start: int, end: int) -> int:
 
 @kernel
 def _cue(data: Bytes, begin: int, pos: int) -> int:
-    """Return how strongly the word before `pos` announces a telephone number."""
+    """Return the kind of cue before `pos`: _NONE, _STRONG or _LOOSE."""
     is_marked = False
     for step in range(2):
         gap = 0

@@ -1,9 +1,8 @@
-"""Finds personal data that has a form: one scan, which looks around at a few bytes only.
+"""Finds personal data of known forms in one scan that stops at few bytes, the anchors.
 
 An `@` may be in an e-mail address, the first `.` in an IPv4 address or a web token, the first `:`
 in an IPv6 address; a run of digits may begin a number, and `_`, `-` or `I` is in each key.
-tests/oracles/pii.py finds the same with `re`; the tests hold the two
-together.
+tests/oracles/pii.py finds the same with `re`; tests compare the two.
 """
 
 from __future__ import annotations
@@ -67,8 +66,8 @@ def find_pii(
     Args:
         offsets, data: the texts.
         kinds: of KINDS.
-        only_public: leave IP addresses that are not globally reachable alone.
-        min_ipv4_part: leave dotted numbers alone whose parts are all smaller.
+        only_public: skip IP addresses that are not globally reachable.
+        min_ipv4_part: skip dotted numbers whose parts are all smaller.
     """
     anchors = np.zeros(256, np.uint8)
     marks = {"email": "@", "ipv4": ".", "ipv6": ":", "secret": "._-I"}
@@ -110,7 +109,7 @@ def _look(
     min_part: int,
     groups: Uint64s,
 ) -> tuple[int, int, int]:
-    """Return (start, end, kind) of what is around the anchor at `pos`; end 0 if nothing is."""
+    """Return (start, end, kind) of the personal data around the anchor at `pos`; end 0 if none."""
     byte = data[pos]
     if CLASS[byte] & DIGIT:
         start, stop, bit = find_number(data, begin, free, pos, end, numbers)
@@ -145,9 +144,9 @@ def _find(
     spans: Int64s,
     kinds: Bytes,
 ) -> int:
-    """Scan texts left to right; what one span took, the next cannot use.
+    """Fill `spans` (3, n) and `kinds` (n,) as far as they fit; return how many there are.
 
-    Fills `spans` (3, room) and `kinds` (room,), returns how many there are, also beyond the room.
+    Texts are scanned from left to right; spans do not overlap.
     """
     groups = np.zeros(8, np.uint64)
     num = 0
@@ -164,7 +163,7 @@ def _find(
                 is_digit = CLASS[data[pos]] & DIGIT
                 pos += 1
                 while is_digit and pos < end and CLASS[data[pos]] & DIGIT:
-                    pos += 1  # one look at each run of digits
+                    pos += 1  # a run of digits is examined once
                 pos = _next(data, pos, end, anchors)
                 continue
             if num < len(kinds):
@@ -177,11 +176,11 @@ def _find(
 
 
 # ----------------------------------------------------------------------
-# Keys and tokens that open something, by the form their issuer gives them, in bytes.
+# Keys and tokens, by the form that their issuer gives them, in bytes.
 #
 # Looked for at `_`, `-`, `I` and `.` only; each form has one of them at a known offset. A byte is
-# looked at a fixed number of times: forms of one alphabet may begin only where a run of it does.
-# tests/oracles/pii.py says the same with `re`.
+# read a fixed number of times: forms of one alphabet may begin only where a run of it does.
+# tests/oracles/pii.py defines the same with `re`.
 
 FORMS = (
     ("AKIA", 2, "alnum", 16, 16),  # AWS: access key
@@ -209,10 +208,10 @@ FORMS = (
 """Prefix, offset in it of the byte that is looked for, alphabet and size of the rest."""
 
 LONGEST_RUN = 20
-"""What follows `sk-` has as many letters and digits on end, with both: no slug of words has."""
+"""Letters and digits in a row of a key after `sk-`, at least, both of them: slugs have fewer."""
 
 FEWEST_BYTES = 8
-"""Different bytes in a key; `xxxxxxxx` and `1234123412341234` are none."""
+"""Distinct bytes of a key, at least: `xxxxxxxx` and `1234123412341234` are placeholders."""
 
 SMALLEST_BLOCK, LARGEST_BLOCK = 64, 20_000
 """Bytes between the lines that begin and end a private key."""
@@ -284,7 +283,7 @@ def _starts_with(data: Bytes, pos: int, end: int, text: Bytes) -> bool:
 def _body(data: Bytes, start: int, end: int, alphabet: int, max_bytes: int) -> int:
     """Return the end of the run at `start`; `start` itself if it is longer than `max_bytes` bytes.
 
-    A run of letters and digits must not go on with `_` or `-`, either.
+    After a run of letters and digits no `_` or `-` may follow.
     """
     stop = start
     while stop < end and stop - start <= max_bytes:
@@ -299,7 +298,7 @@ def _body(data: Bytes, start: int, end: int, alphabet: int, max_bytes: int) -> i
 
 @kernel
 def _is_random(data: Bytes, start: int, stop: int, has_run: bool) -> bool:
-    """Return whether a key looks drawn at random, and not like words or a placeholder."""
+    """Return whether a key looks random, and not like words or a placeholder."""
     low, high, longest = np.uint64(0), np.uint64(0), 0
     digits, capitals, small, begin, has_digit, has_letter = 0, 0, 0, start, False, False
     for pos in range(start, stop):
@@ -400,10 +399,10 @@ def _block(data: Bytes, start: int, end: int) -> tuple[int, int]:
 # ----------------------------------------------------------------------
 # E-mail and IPv4 addresses exactly as the expressions of datatrove's PIIFormatter match them.
 #
-# First all e-mail addresses, then addresses in what lies between. Why one look at each `@` and each
-# first dot gives what backtracking gives: no expression can run over an `@` but where it asks for
-# one, so each `@` has one stretch that may precede it and one domain; the leftmost position in
-# that stretch where a word begins or ends wins. datatrove's own run over `a-a-a-a` takes time
+# E-mail addresses first, then IPv4 addresses between them. One test of each `@` and each first dot
+# gives the same as backtracking: an expression matches an `@` only where it has one, so each `@`
+# has one stretch that may precede it and one domain; the leftmost position in that stretch where a
+# word begins or ends wins. datatrove's own run over `a-a-a-a` takes time
 # quadratic in its length, this does not.
 
 _BRACKET, _BRACKET_END = b"[]"
@@ -413,7 +412,7 @@ _LAST_LETTER = 0x40000  # beyond are marks and private characters only
 def find_datatrove(
     offsets: Int64s, data: Bytes, *, has_email: bool = True, has_ipv4: bool = True
 ) -> PiiMatches:
-    """Return what the two expressions match, addresses that are not valid ones included; O(B)."""
+    """Return what the two expressions match, invalid addresses included; O(B)."""
     max_spans = int(offsets[-1] - offsets[0]) // 256 + 16
     while True:
         spans, kinds = np.empty((3, max_spans), np.int64), np.empty(max_spans, np.uint8)
@@ -583,7 +582,7 @@ def _find_as_datatrove(
     spans: Int64s,
     kinds: Bytes,
 ) -> int:
-    """Fill `spans` (3, room) and `kinds` (room,), return how many there are, also beyond the room.
+    """Fill `spans` (3, n) and `kinds` (n,) as far as they fit; return how many there are.
 
     Kind 0 is an e-mail address, 1 an IPv4 address.
     """

@@ -1,6 +1,7 @@
-"""Contexts of fingerprints: put into groups, compared byte by byte, copied.
+"""Contexts of fingerprints (`winnow`): grouped, compared byte by byte, copied.
 
-Letters: R rows, G rows of a group (one fingerprint). Symbols of `width` bytes; all else is bytes.
+Letters: R rows, G rows of a group (one fingerprint). Positions and sizes are in bytes; a symbol has
+`width` bytes.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from corpuskit.kernels.substring.winnow import extend, power, roll
 _RADIX = np.uint64(0x9FB21C651E98DF25)
 
 _FEW = 8
-"""Distinct contexts of a group that are compared one with another; beyond, a table finds them."""
+"""Up to this many contexts of a group are compared in pairs, more by a hash table."""
 
 
 class Contexts(NamedTuple):
@@ -26,9 +27,8 @@ class Contexts(NamedTuple):
 
     Attributes:
         fps: of rows in this order.
-        begins: where the context's bytes are.
-        sizes: how many there are.
-        gram_offsets: bytes from there to the common gram.
+        begins, sizes: bytes of the context.
+        gram_offsets: from `begins` to the common gram.
     """
 
     fps: Uint64s
@@ -41,12 +41,12 @@ def group_rows(fps: Uint64s, ranks: Bytes, keys: Int64s, starts: Uint32s) -> Int
     """Return the order of rows by fingerprint, then (rank, key, start), (R,). O(R).
 
     Args:
-        fps: (R,) evenly spread over the range that occurs.
+        fps: (R,) evenly spread over their range.
         ranks, keys, starts: (R,); fast where rows of equal rank come by (key, start) already.
     """
     order: Int64s = np.argsort(ranks, kind="stable") if ranks.any() else np.arange(len(fps))
     order = order[order_hashes(fps[order])]
-    _tidy(order, fps, ranks, keys, starts)
+    _sort_ties(order, fps, ranks, keys, starts)
     return order
 
 
@@ -55,7 +55,7 @@ def order_hashes(values: Uint64s) -> Int64s:
     """Return the stable order of hashes, (R,). O(R), about 20 ns a row; allocates 24 R bytes.
 
     Args:
-        values: evenly spread over the range that occurs, but for repeats.
+        values: evenly spread over their range, apart from repeats.
     """
     num = len(values)
     order = np.empty(num, np.int64)
@@ -129,8 +129,8 @@ def order_keys(values: Int64s) -> Int64s:
 
 
 @kernel
-def _tidy(order: Int64s, fps: Uint64s, ranks: Bytes, keys: Int64s, starts: Uint32s) -> None:
-    """Sort the rows of each fingerprint by (rank, key, start), in place; mostly they are."""
+def _sort_ties(order: Int64s, fps: Uint64s, ranks: Bytes, keys: Int64s, starts: Uint32s) -> None:
+    """Sort the rows of each fingerprint by (rank, key, start), in place; most are."""
     for index in range(1, len(order)):
         row, pos = order[index], index
         while pos > 0 and fps[order[pos - 1]] == fps[row]:
@@ -150,7 +150,7 @@ def _tidy(order: Int64s, fps: Uint64s, ranks: Bytes, keys: Int64s, starts: Uint3
 
 @kernel
 def find_equal(contexts: Contexts, data: Bytes) -> Int64s:
-    """Return the first context of its group that equals each one, (R,), itself if none before.
+    """Return for each context the first of its group that equals it, (R,), itself if none does.
 
     O(B + R); two contexts are equal if their fingerprints, bytes and gram offsets are.
     """
@@ -204,7 +204,7 @@ def _find_by_hash(contexts: Contexts, data: Bytes, begin: int, end: int, first: 
 
 @kernel
 def _hash_bytes(data: Bytes, begin: int, size: int) -> np.uint64:
-    """Return a hash of all whole words of a context. O(B)."""
+    """Return a hash of the context, without the last bytes that are no full 8. O(B)."""
     value = np.uint64(size)
     for pos in range(begin, begin + size - 7, 8):
         value = (value ^ load64(data, pos)) * _RADIX
@@ -262,12 +262,12 @@ def hash_windows(
 
 # ---------------------------------------------------------------- comparing windows
 #
-# Equal windows have their gram at the same offset, so contexts are laid over each other gram on
-# gram: two of them share the windows that lie within the stretch of equal bytes around it.
+# Equal windows have their gram at the same offset. So two contexts are aligned at their grams: they
+# share the windows within the stretch of equal bytes around it.
 
 
 FEW = 6
-"""Contexts of a group that are compared pair by pair; larger groups are swept."""
+"""Up to this many contexts of a group are compared in pairs; larger groups are swept."""
 
 
 def flag_windows(
@@ -402,8 +402,8 @@ def _sweep(
 
     Windows with the gram at the same offset are compared, one offset after the other.
 
-    Linear in the windows of the group: a window that follows one which equalled the same context
-    has but one more symbol to compare. Allocates 48 to 64 bytes per context.
+    Linear in the windows of the group: if the window before equals one of the same context, only
+    one more symbol is compared. Allocates 48 to 64 bytes per context.
     """
     num = len(distinct)
     num_slots = table_size(num)
@@ -467,7 +467,7 @@ def _move(
 
 @kernel
 def _list_runs(begin: int, offsets: Int64s, flags: Bytes, triples: Int64s, num: int) -> int:
-    """Put the runs of flags of each context after `num` numbers if they fit; return how many."""
+    """Append the runs of flags of each context from `triples[num]` on if they fit; count them."""
     runs = 0
     for index in range(len(offsets) - 1):
         pos = offsets[index]

@@ -1,4 +1,4 @@
-"""From flagged windows to spans, and spans close to each other."""
+"""Spans of flagged windows: united, subtracted, joined, trimmed; windows of a suffix array."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def subtract_spans(
                     num += 1
                 start = other_ends[index]
                 if start >= end:
-                    break  # this one may reach into the next span
+                    break  # this span of the others may reach into the next span
             index += 1
         if start < end:
             spans[num, 0], spans[num, 1], spans[num, 2] = row, start, end
@@ -105,10 +105,10 @@ def join_spans(
 
 
 CHAR, WORD, LINE = 0, 1, 2
-"""What a cut leaves whole."""
+"""What a cut must not split."""
 
 _SPACE, _UNSPACED, _EXTENDS = 1, 2, 4
-"""Kinds of characters; what extends belongs to the one before."""
+"""Kinds of characters: whitespace; of a script without spaces; extends the one before."""
 
 _UNSPACED_SCRIPTS = (
     *((0x0E00, 0x109F), (0x1780, 0x17FF), (0x1980, 0x19DF), (0x1A20, 0x1AAF)),  # Thai to Khmer
@@ -120,7 +120,7 @@ _UNSPACED_SCRIPTS = (
 
 @functools.cache
 def char_kinds() -> Bytes:
-    """Return what `trim_spans` has to know of each code point; 0.2 s on first use, read-only."""
+    """Return the kinds of each code point for `trim_spans`; 0.2 s on first use, read-only."""
     kinds = char_table(str.isspace) * np.uint8(_SPACE)
     for low, high in _UNSPACED_SCRIPTS:
         kinds[low : high + 1] |= _UNSPACED
@@ -140,12 +140,12 @@ def trim_spans(
     kinds: Bytes,
     trim: int,
 ) -> tuple[Int64s, Int64s]:
-    """Return starts and ends of spans shrunk until the text around them stays whole, (S,) each.
+    """Return starts and ends of spans, shrunk to keep the text around them undamaged, (S,) each.
 
-    CHAR: no character is cut, nor a combining mark from its base character. WORD: nor a word, and
-    what is left of the text before and after a span never becomes one word; in scripts without
-    spaces each character counts as a word. LINE: whole lines go. A span may become empty. O(B) of
-    the spans at most.
+    CHAR: no character is split, nor a combining mark from its base character. WORD: nor a word, and
+    the text before and after a span is never joined to one word; in scripts without spaces each
+    character counts as a word. LINE: only full lines are cut. A span may become empty. O(B) of the
+    spans at most.
 
     Args:
         offsets, data: the texts, valid UTF-8.
@@ -172,7 +172,7 @@ def _may_start(data: Bytes, pos: int, kinds: Bytes, trim: int) -> bool:
         return bool(data[pos - 1] == 10)
     if data[pos] & 0xC0 == 0x80 or kinds[code_point(data, pos)] & _EXTENDS:
         return False
-    # That a word begins here is not enough: were it glued to the one after the cut, if ...
+    # The text before the cut must not be joined to a word after it: it must end in a space, too.
     return trim == CHAR or _kind_before(data, pos, kinds) & (_SPACE | _UNSPACED) != 0
 
 
@@ -206,10 +206,10 @@ def _kind_before(data: Bytes, pos: int, kinds: Bytes) -> int:
 def link_windows(symbols: Symbols, offsets: Int64s, order: Order, window: int) -> Bytes:
     """Flag each window that equals the one before it in the suffix array, (M,).
 
-    Equal windows are neighbours there, so all but one of them are flagged. Texts are walked in
-    their own order: from one position to the next the part shared with the neighbour loses one
-    symbol at most, and it never has to grow beyond L. Comparing neighbours in suffix order instead
-    costs six times as much, in cache misses. O(M), allocates M bytes and, on the way, an array
+    Equal windows are neighbours there, so all but one of them are flagged. Texts are read in their
+    own order: from one position to the next the prefix shared with the neighbour shrinks by one
+    symbol at most, and it need not grow beyond L. To compare neighbours in suffix order costs six
+    times as much, in cache misses. O(M), allocates M bytes and, on the way, an array
     like `order`.
 
     Args:
@@ -230,8 +230,8 @@ def link_windows(symbols: Symbols, offsets: Int64s, order: Order, window: int) -
         for pos in range(offsets[text], offsets[text + 1] - window):
             neighbour = np.int64(previous[pos])
             if neighbour < 0:
-                continue  # nothing is shared with nothing: `shared` is 0
-            # Stops at a separator at the latest: there is none in this window.
+                continue  # the first suffix has no neighbour; `shared` is 0
+            # Ends at the latest at a separator of the neighbour: this window has none.
             while shared < window and symbols[pos + shared] == symbols[neighbour + shared]:
                 shared += 1
             linked[pos] = shared == window
@@ -241,7 +241,7 @@ def link_windows(symbols: Symbols, offsets: Int64s, order: Order, window: int) -
 
 @kernel
 def flag_later(linked: Bytes, order: Order) -> None:
-    """Turn links into flags on all windows that occur at a smaller position, too. O(M)."""
+    """Turn links into flags of the windows that also occur at a smaller position. O(M)."""
     least = np.int64(order[0])
     for index in range(1, len(order)):
         pos = np.int64(order[index])
@@ -254,7 +254,7 @@ def flag_later(linked: Bytes, order: Order) -> None:
 
 @kernel
 def flag_all(linked: Bytes, order: Order) -> None:
-    """Turn links into flags on all windows that occur elsewhere, too. O(M)."""
+    """Turn links into flags of the windows that also occur elsewhere. O(M)."""
     for index in range(1, len(order)):
         if linked[order[index]]:
             linked[order[index - 1]] = 1

@@ -8,8 +8,8 @@ same offset. Neighbouring windows mostly share it, so there is one row for about
              at `start + gram_offset`
     context  symbols `start .. start + last + L`, all that these windows consist of
 
-Source: Schleimer, Wilkerson, Aiken 2003, "Winnowing". Differs on ties: robust winnowing looks at
-what was selected to the left, which equal windows need not share.
+Source: Schleimer, Wilkerson, Aiken 2003, "Winnowing". Differs on ties: robust winnowing depends
+on the selection to the left, which equal windows need not share.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ MAX_SYMBOLS = (1 << 32) - 1
 _RADIX = np.uint64(0x9E3779B97F4A7C15)
 _ONE = np.uint64(1)
 _CHUNK = 2048
-"""Grams hashed at a time: their hashes stay in the nearest cache."""
+"""Grams hashed at a time, so that their hashes stay in the nearest cache."""
 
 
 class FingerprintRows(NamedTuple):
     """Fingerprints of documents, (R,) each, in the order of texts.
 
     Attributes:
-        fps: spread evenly over 64 bits; differ where scopes do.
+        fps: spread evenly over 64 bits; different in different scopes.
         docs, starts: document and first window.
         gram_offsets: the gram's distance from there.
         lasts: windows, less one.
@@ -56,9 +56,9 @@ class FingerprintRows(NamedTuple):
 
 
 class Repeats(NamedTuple):
-    """Spans of documents that are repeated whatever other documents hold, (S,) each, sorted.
+    """Spans that repeat within their document, (S,) each, sorted.
 
-    All windows of a span are repeated: two may overlap, if one between them is not.
+    All windows of a span are repeated. Two spans may overlap if a window between them is not.
     """
 
     docs: Int64s
@@ -79,13 +79,13 @@ def winnow(
 ) -> tuple[FingerprintRows, Repeats]:
     """Return the rows of all documents, and spans known to be repeated. O(B), some ns a symbol.
 
-    In periodic text each row equals the one before: of such a series only the first is returned,
-    the others are spans (spaces would be a row per symbol otherwise). Reserves 32 bytes of
-    address space per symbol, and uses 20 bytes per row and 24 per span.
+    In periodic text each row equals the one before: only the first of such a series is returned,
+    the others become spans (spaces would be one row per symbol). Reserves 32 bytes of address space
+    per symbol, and uses 20 bytes per row and 24 per span.
 
     Args:
         offsets, data: (N + 1,) and (B,) the documents.
-        scopes: (N,) windows are compared among documents of equal numbers only.
+        scopes: (N,) only windows of documents with equal numbers are compared.
         window: L.
         keep_first: the first position of a window is not a repetition.
     """
@@ -157,7 +157,7 @@ def _winnow(
 def _select(
     text: Symbols, window: int, gram: int, hashes: Uint64s, rows: FingerprintRows, num: int
 ) -> int:
-    """Append the rows of a document, all of them; return how many there are then."""
+    """Append all rows of a document; return the new number of rows."""
     width = window - gram + 1
     num_grams = len(text) - gram + 1
     first, best, least = num, -1, ~np.uint64(0)
@@ -165,7 +165,7 @@ def _select(
     value, alike = np.uint64(0), np.zeros(2, np.int64)
     for chunk in range(0, num_grams, _CHUNK):
         stop = min(chunk + _CHUNK, num_grams)
-        if num_hashes > width:  # the window in hand needs no more than these
+        if num_hashes > width:  # the current window needs no earlier ones
             for slot in range(width):
                 hashes[slot] = hashes[num_hashes - width + slot]
             origin, num_hashes = origin + num_hashes - width, width
@@ -234,7 +234,7 @@ def _hash_grams(
         threes -= np.int64(text[pos] == text[pos + np.uint64(3)])
         fours += np.int64(text[entering] == text[entering - np.uint64(4)])
         fours -= np.int64(text[pos] == text[pos + np.uint64(4)])
-    for pos in range(end - begin):  # by itself this is done in vectors
+    for pos in range(end - begin):  # a loop of its own is vectorised
         mark = hashes[pos] << np.uint64(63)
         hashes[pos] = mix64(hashes[pos]) >> _ONE | mark
     alike[0], alike[1] = threes, fours
@@ -265,7 +265,7 @@ def _fold(
         gram_offset, last = rows.gram_offsets[row], rows.lasts[row]
         stop = start + last + window
         if is_alike and previous_last == last:
-            # Of a series all but the last few symbols have been compared.
+            # In a series all but the last few symbols were compared already.
             position = stop - shift if is_series else start
             while position < stop and text[position] == text[position - shift]:
                 position += 1

@@ -13,7 +13,7 @@ CLASSES = (
     "Other", "ALetter", "HL", "NU", "Katakana", "EX", "CR", "LF", "Newline", "Extend", "Format",
     "ZWJ", "MidLetter", "MN", "MB", "SQ", "DQ", "RI", "WSegSpace",
 )  # fmt: skip
-"""Values of Word_Break that a class of a character stands for, by their aliases."""
+"""Classes of characters: aliases of the values of Unicode's property Word_Break."""
 
 (
     _OTHER, _LETTER, _HEBREW, _NUMBER, _KATAKANA, _JOINER, _CR, _LF, _NEWLINE, _EXTEND, _FORMAT,
@@ -21,14 +21,14 @@ CLASSES = (
 ) = range(19)  # fmt: skip
 
 IS_PICTOGRAPH, IS_SPACE = 32, 64
-"""Bits beside the class: it is Extended_Pictographic; it is whitespace."""
+"""Bits of an entry besides the class: Extended_Pictographic; whitespace."""
 
 _CLASS = 31
 _NOTHING = 31
 """The class before the text, and after it."""
 
 _PART_ROWS, _BUCKET_ROWS = 4096, 2
-"""N-grams that are sorted together, in the nearest caches, and of a bucket of these; about."""
+"""About how many n-grams are sorted together, so that they stay in the caches; and of a bucket."""
 
 
 @inline
@@ -38,7 +38,7 @@ def _class_at(data: Bytes, pos: int, classes: Bytes) -> int:
 
 @kernel
 def _next_class(data: Bytes, pos: int, end: int, classes: Bytes) -> int:
-    """Return the class of the next character that is not passed over (rule WB4)."""
+    """Return the class of the next character that rule WB4 does not skip."""
     while pos < end:
         char_class = _class_at(data, pos, classes) & _CLASS
         if not _EXTEND <= char_class <= _ZWJ:
@@ -58,7 +58,7 @@ def _is_joined(before_last: int, last: int, current: int, following: int, region
 
     Args:
         before_last, last, current, following: classes of the two characters before it, of itself
-            and of the next one; none is passed over.
+            and of the next one, without those that rule WB4 skips.
         regionals: how many regional indicators precede it.
     """
     if _LETTER <= last <= _NUMBER and _LETTER <= current <= _NUMBER:
@@ -93,7 +93,7 @@ def hash_boundary_words(data: Bytes, begin: int, end: int, classes: Bytes, words
     Args:
         data, begin, end: the text.
         classes: class and bits of each code point.
-        words: room for as many as there are characters.
+        words: at least one entry per character.
     """
     num, start, pos = 0, begin, begin
     is_solid = False
@@ -143,8 +143,8 @@ def unit_ngrams(
 ) -> tuple[Int64s, Uint64s]:  # fmt: skip
     """Return the n-grams of units as 64-bit hashes, in order: offsets (U + 1,), hashes.
 
-    A unit of fewer words than `ngram`, but `min_words`, is one n-gram; with fewer it has none.
-    O(B), about 250 MB/s; allocates 8 bytes a byte, and writes to what it uses.
+    A unit of `min_words` or more words, but fewer than `ngram`, is one n-gram; a shorter one has
+    none. O(B), about 250 MB/s; reserves 8 bytes per byte of text and uses 8 per n-gram.
 
     Args:
         data, starts, ends: the units, (U,).
@@ -197,18 +197,18 @@ def _sort_part(
 
 @kernel
 def group_ngrams(offsets: Int64s, hashes: Uint64s) -> tuple[Uint64s, Uint32s, Bytes, Int64s]:
-    """Return the different n-grams of a cell, the first unit of each, and what later units repeat.
+    """Return the distinct n-grams of a cell, the first unit of each, and what later units repeat.
 
     O(G), about 40 ns an n-gram; allocates 17 bytes for each.
 
     Args:
         offsets: (U + 1,) where the n-grams of each unit begin.
-        hashes: (G,) evenly spread, but for repeats.
+        hashes: (G,) evenly spread, apart from repeats.
 
     Returns:
-        Hashes, sorted; the first unit of each, and how often it is there: no row says more than
-        255, what is beyond has rows of its own. And (U,): how many n-grams of each unit occur in
-        an earlier one.
+        Hashes, sorted; the first unit of each; how often it occurs there (a row counts to 255 at
+        most, further occurrences have further rows). And (U,): how many n-grams of each unit occur
+        in an earlier one.
     """
     num = len(hashes)
     bits = 0
@@ -225,7 +225,7 @@ def group_ngrams(offsets: Int64s, hashes: Uint64s) -> tuple[Uint64s, Uint32s, By
         for row in range(offsets[unit], offsets[unit + 1]):
             part = np.int64(hashes[row] >> shift)
             dealt[starts[part]], owners[starts[part]] = hashes[row], unit
-            starts[part] += 1  # in the end where the next part begins
+            starts[part] += 1  # after the loop: where the next part begins
     sorted_hashes, units = np.empty(num, np.uint64), np.empty(num, np.uint32)
     begin = np.int64(0)
     for part in range(2 << bits):

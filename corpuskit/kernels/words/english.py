@@ -1,13 +1,13 @@
-"""spaCy's rules for splitting an English chunk, as a kernel that answers or says "ask spaCy".
+"""spaCy's rules for splitting an English chunk, as a kernel that splits it or says "ask spaCy".
 
-A chunk is what is between whitespace. spaCy takes prefixes and suffixes off it until a special
-case or nothing to take off is left, splits the rest at infixes unless it is a URL, and at the end
-looks for special cases in the tokens. Classes of characters and special cases are spaCy's own,
-given as `Rules`; the shape of the patterns is written down here, so whoever gives the rules must
-know that spaCy's patterns are those that this was proven for (spaCy 3.8, `text/spacy.py`). The
-patterns of languages without rules of their own ("xx") differ in one bit, `Rules.digit_hyphens`.
+A chunk is text between whitespace. spaCy takes prefixes and suffixes off it until a special case is
+left or there is nothing to take off, splits the rest at infixes unless it is a URL, and then looks
+for special cases in the tokens. Classes of characters and special cases are spaCy's own, given as
+`Rules`. The patterns are written down here: the caller has to check that spaCy's are those for
+which this was proven (spaCy 3.8, `text/spacy.py`). The patterns of languages without rules of
+their own ("xx") differ in one bit, `Rules.digit_hyphens`.
 
-Positions here are numbers of characters, from the first one of the chunk.
+Positions count characters from the beginning of the chunk.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def _decode(
 @kernel
 def _split_affixes(num: int, rules: Rules, scratch: SplitScratch) -> int:
     """Fill `scratch.ends`; return how many. As spaCy's _split_affixes and _attach_tokens."""
-    # Out of the tuples at once: each look at an array in a tuple costs an atomic count of uses.
+    # Unpacked once: each access to an array in a tuple costs an atomic reference count.
     codes, bits, ends, tails = scratch.codes, scratch.bits, scratch.ends, scratch.tails
     table, starts, texts, longest = rules.table, rules.starts, rules.codes, rules.longest
     piece_starts, pieces = rules.piece_starts, rules.pieces
@@ -92,7 +92,8 @@ def _split_affixes(num: int, rules: Rules, scratch: SplitScratch) -> int:
                 first = begin + front if trial == 1 else begin
                 special = find_special(codes, first, end - back, table, starts, texts, longest)
             trial += 1
-        # With one after the prefix no suffix was looked for; before the suffix the prefix stays.
+        # A special case after the prefix: no suffix was looked for. One before the suffix: the
+        # prefix is a part of it.
         if front > 0 and not (special >= 0 and trial == 3):
             begin += front
             ends[count] = begin
@@ -324,13 +325,13 @@ def _has_match(count: int, rules: Rules, scratch: SplitScratch) -> bool:
 
 LETTER, LOWER, UPPER, DIGIT, QUOTE, DOTTED, PREFIX, SUFFIX = (1 << bit for bit in range(8))
 BREAK, HOST, SCHEME, CURRENCY, UNIT, ASK = (1 << bit for bit in range(8, 14))
-"""Bits of a character: the letters of spaCy's patterns, those that count as small and as capital
-(scripts without case count as both); 0-9; a quotation mark; a final full stop after it is a word
-of its own; a word at the beginning, at the end, anywhere; part of a host name, of a URL's scheme; a
-currency sign; in a unit that is not ASCII; seen in a pattern that is not written down here."""
+"""Bits of a character: letter, lower-case and upper-case letter of spaCy's patterns (both in
+scripts without case); 0-9; quotation mark; a final full stop after it is a word of its own; it is a
+word of its own at the beginning, at the end, anywhere; part of a host name, of a URL's scheme;
+currency sign; in a unit that is not ASCII; in a pattern that is not written down here."""
 
 NUM_CODES = 0x20000
-"""Characters beyond make a chunk one to ask spaCy about."""
+"""A chunk with a character beyond is left to spaCy."""
 
 
 class Rules(NamedTuple):
@@ -342,7 +343,7 @@ class Rules(NamedTuple):
         starts, codes: special case s is the characters `codes[starts[s]:starts[s + 1]]`.
         piece_starts, pieces: its tokens have `pieces[piece_starts[s]:piece_starts[s + 1]]`
             characters.
-        matched: (S,) uint8: whether it is looked for among tokens, too.
+        matched: (S,) uint8: whether it is also looked for among tokens.
         longest: characters of the longest special case.
         digit_hyphens: 1 if a hyphen between a digit and a letter separates.
     """
@@ -362,7 +363,7 @@ class SplitScratch(NamedTuple):
     """Scratch for chunks of at most n characters.
 
     Attributes:
-        codes, bits, positions: (n + 1,) the characters, their classes, where they are in the texts.
+        codes, bits, positions: (n + 1,) the characters, their classes, their bytes in the texts.
         ends, tails: (n + 1,) where tokens end; the beginnings of suffixes.
     """
 
@@ -390,7 +391,7 @@ def rules(
     size = 1 << max(4, (4 * len(texts)).bit_length())
     table = np.zeros(size, np.int32)
     codes = [np.array(list(map(ord, text)), np.int32) for text in texts]
-    # Once per installation: no reason to compile it for Python, too.
+    # Runs once per installation: not worth compiling for calls from Python.
     hashed = getattr(hash_chars, "py_func", hash_chars)
     for number, text in enumerate(codes, start=1):
         slot = hashed(text, 0, len(text)) & (size - 1)

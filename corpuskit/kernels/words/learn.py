@@ -13,7 +13,7 @@ from corpuskit.kernels.words.lexicon import Records, append_record
 from corpuskit.kernels.words.split import COUNT_BITS, POSITION, TOUCHY, VALUE, Questions
 
 WHOLE, ASK, RULES = 0, 1, 2
-"""Who splits a new chunk: it is a word; the caller; the rules, and the caller if they can't."""
+"""How a new chunk is split: not at all; by the caller; by the rules, else by the caller."""
 
 UNKNOWN = -1
 
@@ -55,8 +55,8 @@ def learn(
     Args:
         data: the texts.
         first_question: questions before it are answered.
-        splitter, rules: what splits.
-        records: with room for all bytes of the questions.
+        splitter, rules: WHOLE or RULES; the rules.
+        records: a lexicon with space for all bytes of the questions.
         scratch: for the longest chunk.
         queue, learned: see their classes; `learned` begins with `first_question`.
     """
@@ -129,9 +129,9 @@ def _expand(size: int, tokens: Int32s, learned: LearnedWords, out: Int32s) -> No
 
 
 def expand(offsets: Int64s, tokens: Int32s, learned: LearnedWords) -> tuple[Int64s, Int32s, Int64s]:
-    """Return offsets and tokens with the answers in place of the questions.
+    """Return offsets and tokens with questions replaced by their answers, and texts to split again.
 
-    And, ascending, the texts in which a chunk in question may lose a special case.
+    Those are the texts, ascending, in which a new chunk may lose a special case to its neighbour.
     """
     is_touched = np.zeros(len(offsets) - 1, np.uint8)
     out_offsets = np.zeros(len(offsets), np.int64)

@@ -1,8 +1,7 @@
 """Words as numbers of a lexicon: the shape in which all stages see words.
 
-A lexicon is a table of word records that only grows; what a record says is worked out once, however
-often the word occurs. One word may have several records: one for each whitespace-separated chunk
-that it was met in.
+A lexicon is a table of word records that only grows; a record is computed once, however often the
+word occurs. A word may have several records: one for each whitespace-separated chunk it occurs in.
 """
 
 from __future__ import annotations
@@ -21,8 +20,8 @@ from corpuskit.kernels.jit import inline, kernel
 from corpuskit.kernels.utf8 import NUM_CODES, PUNCTUATION, TERMINAL, char_width, code_point
 
 SOLID, ALPHA, SENTENCE_END, PUNCT = 1, 2, 4, 8
-"""Bits of a record's kinds: it has a character that is no symbol; it has a letter; it is a mark
-that ends a sentence for spaCy's sentencizer; all of it is punctuation (Unicode category P)."""
+"""Bits of a record's kinds: it has a character that is not a symbol; it has a letter; it is a mark
+that ends a sentence for spaCy's sentencizer; it is punctuation (Unicode category P) alone."""
 
 PRIME = (1 << 61) - 1
 BASE = 0x1234567890ABCDF
@@ -37,7 +36,7 @@ SLACK = 16
 
 
 class Records(NamedTuple):
-    """The arrays of a lexicon with their room, as kernels fill them.
+    """The arrays of a lexicon, unused capacity included, as kernels fill them.
 
     Attributes:
         used: (2,) int64, records and bytes in use.
@@ -58,8 +57,7 @@ class Records(NamedTuple):
 class Lexicon:
     """Word records, T of them. Append-only: a number once given keeps its meaning.
 
-    The arrays are read-only views of what there is at the moment; ask for them again after words
-    were added.
+    The arrays are read-only views of the current records; get new ones after you added words.
 
     Attributes:
         starts: (T + 1,) int64: record t is `data[starts[t]:starts[t + 1]]`.
@@ -87,7 +85,7 @@ class Lexicon:
 
     @property
     def size_bytes(self) -> int:
-        """Memory in use; the room ahead is address space only."""
+        """Memory in use; unused capacity is address space only."""
         return int(self.records.used[0] * 29 + self.records.used[1])
 
     @property
@@ -130,7 +128,7 @@ class Lexicon:
         return frozen(marks[:size])
 
     def reserve(self, num_records: int, size_bytes: int) -> None:
-        """Reserve memory for more records of that size; it is not written to yet."""
+        """Reserve memory for more records and their bytes, without writing to it."""
         records = self.records
         num, size = (int(used) for used in records.used)
         if num + num_records > len(records.chars):
@@ -235,8 +233,8 @@ def product(left: np.uint64, right: np.uint64) -> np.uint64:
 
 @kernel
 def append_record(records: Records, data: Bytes, start: int, stop: int) -> None:
-    """Append the word `data[start:stop]`; there must be room for it. O(bytes), about 10 ns each."""
-    # Out of the tuple at once: each look at an array in a tuple costs an atomic count of uses.
+    """Append the word `data[start:stop]` to reserved memory. O(bytes), about 10 ns each."""
+    # Unpacked once: each access to an array in a tuple costs an atomic reference count.
     used, content, char_kinds = records.used, records.data, records.char_kinds
     number, size = used[0], used[1]
     value, power = np.uint64(0), np.uint64(1)

@@ -1,12 +1,12 @@
-"""Texts to words through a memory of chunks: what a chunk splits into is worked out once.
+"""Splits texts into words by a memory of chunks: each different chunk is split once.
 
-A chunk is what is between whitespace, as str.split() sees it. The memory is a hash table of
+A chunk is text between whitespace, as str.split() has it. The memory is a hash table of
 32-byte slots (low key, high key, value, position of the bytes), two of which are a cache line.
 Chunks of up to 15 bytes are compared by their key, longer ones by 120 bits of hash and then byte
 by byte.
 
-A new chunk is a question. The answer comes from nobody (a chunk is a word), from the rules in
-`english.py`, or from the caller, who also gets what the rules cannot answer.
+A new chunk is a question. It is answered at once where each chunk is a word, else by the rules in
+`english.py` or, if these cannot, by the caller.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _NO_ROOM, _FORBIDDEN = -1, -2
 
 
 class Questions(NamedTuple):
-    """What must be split: chunks, and texts as a whole.
+    """What must be split: chunks, and pieces of text that cannot be split chunk by chunk.
 
     Attributes:
         used: (1,) int64, how many questions.
@@ -52,14 +52,14 @@ class Questions(NamedTuple):
 
 
 def questions(capacity: int) -> Questions:
-    """Return room for questions."""
+    """Return an empty queue for `capacity` questions."""
     return Questions(
         np.zeros(1, np.int64), np.empty((capacity, 2), np.int64), np.empty(capacity, np.int64)
     )
 
 
 def more_questions(queue: Questions) -> Questions:
-    """Return the questions with room for as many again, if more than half of it is taken."""
+    """Return a queue of twice the capacity with these questions if it is at least half full."""
     used, capacity = int(queue.used[0]), len(queue.slots)
     if used * 2 < capacity:
         return queue
@@ -91,7 +91,7 @@ class ChunkMemory:
         return self.slots.nbytes + self.lexicon.size_bytes
 
     def grow(self) -> None:
-        """Make room for new chunks if there is none."""
+        """Double the table if it is half full."""
         if self.used[0] * 8 >= len(self.slots):
             slots = _lines(len(self.slots) // 4)
             _rehash(self.slots, slots)
@@ -99,17 +99,17 @@ class ChunkMemory:
 
 
 def _lines(num: int) -> Uint64s:
-    """Return empty slots, `num` pairs of them, each pair in a cache line of its own."""
+    """Return `num` pairs of empty slots, each pair in a cache line of its own."""
     space = np.zeros(num * 8 + 7, np.uint64)
     first = -(space.ctypes.data // 8) % 8
     return space[first : first + num * 8]
 
 
 class Scratch(NamedTuple):
-    """Room of one batch: see `Words`; the others for the longest text.
+    """Memory for one batch: `offsets` and `tokens` for all texts, the others for the longest one.
 
     Attributes:
-        offsets, tokens: the words.
+        offsets, tokens: the words, see `Words`.
         edges: see `split_spaces`.
         numbers: chunk of the text -> where its words begin.
         keys: of a block of chunks, see `_look_ahead`.
@@ -123,7 +123,7 @@ class Scratch(NamedTuple):
 
 
 def scratch(begins: Int64s, ends: Int64s) -> Scratch:
-    """Return room for the words of texts; not written to before it is used."""
+    """Return memory for the words of texts; it is reserved, not written to."""
     sizes = ends - begins
     longest = int(sizes.max(initial=0))
     return Scratch(
@@ -163,9 +163,9 @@ def find_words(
     queue: Questions,
     forced: Int64s,
 ) -> int:
-    """Find the words of texts from `first_row` on; return the first row that had no room.
+    """Find the words of texts from `first_row` on; return the first row that did not fit.
 
-    A question n leaves the token -1 - n. O(B), 250 MB/s if all chunks are known.
+    Question n is the token -1 - n. O(B), 250 MB/s if all chunks are known.
 
     Args:
         first_row: texts before it are finished.
@@ -174,10 +174,10 @@ def find_words(
         slots, used: see ChunkMemory.
         content: the bytes of the lexicon.
         seams, scratch, queue: see their classes.
-        forced: bytes, ascending, the last beyond all texts: what is there between two
-            whitespaces that are not single spaces is a question as a whole.
+        forced: positions, ascending, the last beyond all texts: the piece of text around each, up
+            to whitespace that is not a single space, is a question.
     """
-    # Out of the tuples at once: each look at an array in a tuple costs an atomic count of uses.
+    # Unpacked once: each access to an array in a tuple costs an atomic reference count.
     tokens, bounds, edges = scratch.tokens, scratch.offsets, scratch.edges
     numbers = scratch.numbers
     lows, highs, first_slots = scratch.keys[0], scratch.keys[1], scratch.keys[2]
@@ -194,8 +194,8 @@ def find_words(
                 stop = begin + edges[run + run + _ONE]
                 low, high, slot = lows[run - first], highs[run - first], first_slots[run - first]
                 numbers[run] = num
-                # The second of the line if it is not the first, without a branch: which of them
-                # it is, nobody can predict.
+                # The second slot of the line if not the first, without a branch, which is hard
+                # to predict.
                 is_first = (slots[slot] == low) & (slots[slot + _KEY_HIGH] == high)
                 slot += _NONE if is_first else _FOUR
                 value = slots[slot + VALUE]
@@ -241,7 +241,7 @@ def find_words(
                         num += _ONE
                         continue
                 count = (value >> COUNT_BITS) & _COUNT
-                # Four at a time, needed or not: how many there are is hard to predict.
+                # Always four, as the count is hard to predict; what is too much is overwritten.
                 for offset in range(_FOUR):
                     tokens[num + offset] = token + offset
                 for offset in range(_FOUR, count):
@@ -263,7 +263,7 @@ def _look_ahead(
     highs: Uint64s,
     first_slots: Uint64s,
 ) -> None:
-    """Fill the keys of chunks `first:last` and where they are looked for first."""
+    """Fill the keys of chunks `first:last` and the slots where their search begins."""
     mask = np.uint64(len(slots) - 1) >> _LINE_BITS
     for run in range(first, last):
         start = begin + edges[run + run]
@@ -274,7 +274,7 @@ def _look_ahead(
             low, high = long_key(data, start, stop)
         lows[run - first], highs[run - first] = low, high
         first_slots[run - first] = (mix_key(low, high) & mask) << _LINE_BITS
-    # All lines are fetched at once, before any of them is waited for: twice as fast.
+    # Loads all lines before the first one is used, so that the cache misses overlap: twice as fast.
     sink = _NONE
     for chunk in range(last - first):
         sink ^= slots[first_slots[chunk]]
@@ -287,7 +287,7 @@ def _line_around(
 ) -> tuple[np.uint64, np.uint64]:
     """Return the chunks `first:last` with single spaces between them around chunk `end - 1`.
 
-    Special cases reach over single spaces only: the text between others is enough.
+    Special cases reach over single spaces only, so this piece can be split alone.
     """
     first, last = end - _ONE, end
     while first > _NONE:
@@ -316,7 +316,7 @@ def _find_slot(
     seams: Seams,
     queue: Questions,
 ) -> int:
-    """Return the slot of a chunk, which is a question if it is new; or why there is none."""
+    """Return the slot of a chunk, a new question if it is unknown; _NO_ROOM or _FORBIDDEN."""
     last = np.uint64(len(slots) - 1)
     slot = (mix_key(low, high) << _LINE_BITS) & last
     while slots[slot + _KEY_HIGH] != _NONE:
@@ -347,7 +347,7 @@ def _find_slot(
 def _ask_text(
     begin: int, end: int, num: int | np.int64, tokens: Int32s, queue: Questions
 ) -> np.uint64:
-    """Make a piece of text a question as a whole, token `num`; return the number after it."""
+    """Make a piece of text a question, token `num`; return the number of the next token."""
     question = queue.used[0]
     queue.spans[question, 0], queue.spans[question, 1] = begin, end
     queue.slots[question] = -1
@@ -388,13 +388,13 @@ SPACE_KINDS = _space_kinds()
 def split_spaces(data: Bytes, begin: int, end: int, kinds: Bytes, edges: Int32s) -> int:
     """Fill `edges` with where chunks begin and end; return how many chunks. O(B), 1.2 GB/s.
 
-    An edge is where a byte's kind differs from the one before. Each byte is stored, edge or not,
-    and the counter moves only on edges: three times faster than branches nobody can predict.
+    An edge is where the kind of a byte differs from the one before. Each byte is stored, but the
+    counter moves on edges only: three times as fast as branches, which are hard to predict.
 
     Args:
         data, begin, end: the text.
         kinds: SPACE_KINDS.
-        edges: room for `end - begin + 2`; chunk c is `edges[2 * c]:edges[2 * c + 1]`, in bytes from
+        edges: `end - begin + 2` entries; chunk c is `edges[2 * c]:edges[2 * c + 1]`, in bytes from
             `begin`.
     """
     num = np.uint64(0)
@@ -428,7 +428,7 @@ _LONG = np.uint64(0xFF << 56)
 
 @inline
 def mix_key(low: np.uint64, high: np.uint64) -> np.uint64:
-    """Return where a chunk is looked for first."""
+    """Return the hash of a key: its low bits say in which line the search begins."""
     value = (low ^ (high * _MULTIPLY[1])) * _MULTIPLY[0]
     value ^= value >> np.uint64(32)
     return (value * _MULTIPLY[2]) >> np.uint64(20)
@@ -451,7 +451,7 @@ def long_key(data: Bytes, start: int, stop: int) -> tuple[np.uint64, np.uint64]:
 
 
 def _kept_bytes() -> Uint64s:
-    """Size of a chunk -> which bytes of its first and its second group of 8 are its own."""
+    """Size of a chunk -> masks of its bytes in the first and in the second group of 8."""
     masks = [(1 << 8 * size) - 1 for size in range(16)]
     return np.array([[mask & (1 << 64) - 1, mask >> 64] for mask in masks], np.uint64)
 
@@ -477,7 +477,7 @@ def short_key(data: Bytes, start: int, stop: int) -> tuple[np.uint64, np.uint64]
 
 
 class Seams(NamedTuple):
-    """Where a special case of one chunk gives way to one that reaches into a neighbour.
+    """Where a special case of a chunk loses to one that reaches into a neighbouring chunk.
 
     Attributes:
         firsts: (n,) int64, ascending: first words of chunks that may lose a special case.
