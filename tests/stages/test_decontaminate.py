@@ -41,7 +41,7 @@ from corpuskit.stages.dedup.decontaminate.items import (
     read_benchmarks,
     read_items,
 )
-from corpuskit.stages.dedup.decontaminate.search import MAX_REPEATS, SKIP, find_items, measure
+from corpuskit.stages.dedup.decontaminate.search import MAX_REPEATS, SKIP, align_windows, find_items
 from tests.conftest import ROOT
 from tests.contract.strategies import plain, view
 from tests.engine.conftest import Lab
@@ -267,7 +267,7 @@ def test_runs_of_words_are_those_of_plain_python(tmp_path_factory, questions, te
         patch.setattr(search, "LEAST_PHRASE", 0.0)
         found = find_items(
             utf8(pa.array([" ".join(text)], pa.large_string())),
-            open_index(made._recipe()), 3, made._bounds(),
+            open_index(made._recipe()), 3, made._thresholds(),
         )  # fmt: skip
     places = sorted(zip(found.starts.tolist(), found.ends.tolist(), strict=True))
     expected = plain_runs(text, unique, 6)
@@ -315,7 +315,7 @@ def test_documents_alone_and_slices_decide_as_the_whole(action):
 def test_endless_repeats_are_bounded():
     index = open_index(Decontaminate(benchmarks=SAMPLE)._recipe())
     text = utf8(pa.array([f"{FERRY} {FILLER * 4}" * (MAX_REPEATS + 9)], pa.large_string()))
-    bounds = Decontaminate(benchmarks=SAMPLE, chunk_words=0)._bounds()
+    bounds = Decontaminate(benchmarks=SAMPLE, chunk_words=0)._thresholds()
     assert len(find_items(text, index, 5, bounds)) == MAX_REPEATS
 
 
@@ -466,7 +466,7 @@ def test_scores_are_those_of_plain_python(tmp_path_factory, questions, text):
     index = open_index(Recipe((("b", path),), BenchmarkColumns(), 5, 5))
     documents = utf8(pa.array([" ".join(text)], pa.large_string()))
     windows = np.array([[0, part, 0, len(text)] for part in range(len(unique))], np.int64)
-    found = measure(documents, windows, index).scores.tolist()
+    found = align_windows(documents, windows, index).scores.tolist()
     for part, score in zip(unique, found, strict=True):
         weights = [plain_weight(word, unique) for word in part]
         assert score in plain_score(part, text, weights)
@@ -547,7 +547,6 @@ def test_equal_items_are_one_and_the_first_gives_its_name(tmp_path):
     path = write(tmp_path / "b.jsonl", [{"id": n, "question": FERRY} for n in "xyz"])
     index = open_index(Recipe((("b", path),), BenchmarkColumns(), 5, 8))
     assert index.names.to_pylist() == ["b/x"]
-    assert index.num_read == 3
 
 
 def test_benchmarks_are_called_like_their_files_or_as_given(tmp_path):
@@ -705,7 +704,6 @@ def test_an_index_that_is_kept_is_the_index(tmp_path, monkeypatch):
         index._opened.cache_clear()
         kept = open_index(recipe)
         assert kept.names == built.names
-        assert (kept.num_read, kept.size_bytes) == (built.num_read, built.size_bytes)
         for one, other in zip(
             (*kept.grams, *kept.parts), (*built.grams, *built.parts), strict=True
         ):

@@ -96,11 +96,11 @@ class ExactDedup(ClusterStage):
         priorities: list[Uint64s] = []
         ids: list[pa.Array] = []
         columns = {"id", *self.needs()} if self.index else set(self.needs())
-        is_whole_text = self.column == "text" and self.normalize == "none"
+        is_raw_text = self.column == "text" and self.normalize == "none"
         for view in context.read(*sorted(columns)):
             text, has_value = self._values(view)
-            # A view that is read from the input has hashed its texts.
-            high, low = view.fact(hash_texts) if is_whole_text else hash_texts(*text)
+            # The reader of an input file hashes its texts already, and leaves them as a fact.
+            high, low = view.fact(hash_texts) if is_raw_text else hash_texts(*text)
             high = high ^ self.scopes(view)
             keys.append(view.keys[has_value])
             highs.append(high[has_value])

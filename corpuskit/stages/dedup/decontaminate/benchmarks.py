@@ -15,18 +15,16 @@ from corpuskit.stage import Stage
 from corpuskit.stages.dedup.decontaminate.items import BenchmarkColumns, benchmark_files
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
+    from corpuskit.kernels.arrays import Bools
 MAX_NAMED = 20
-"""Items of one document that are named at most."""
+"""Most items that are named for one document."""
 
 SEPARATOR = "; "
 """Between the items that a ledger row names."""
 
 
-def by_benchmark(names: Sequence[str], is_found: NDArray[np.bool_]) -> dict[str, tuple[int, int]]:
-    """Return benchmark -> items that are not found, and all of its items, from their names."""
+def by_benchmark(names: Sequence[str], is_found: Bools) -> dict[str, tuple[int, int]]:
+    """Return benchmark -> how many of its items are not found, and how many it has."""
     benchmarks = [name.partition("/")[0] for name in names]
     missed = Counter(itertools.compress(benchmarks, ~is_found))
     return {name: (missed[name], total) for name, total in sorted(Counter(benchmarks).items())}
@@ -62,10 +60,10 @@ class BenchmarkStage(Stage):
             return (value,)
         named = isinstance(value, Mapping) and given.field_name == "benchmarks"
         paths = list(value.values()) if named else value
-        if not isinstance(paths, list | tuple) or not all(isinstance(one, str) for one in paths):
+        if not isinstance(paths, list | tuple) or not all(isinstance(path, str) for path in paths):
             names = ", or {name: path}" if given.field_name == "benchmarks" else ""
             raise ValueError(f"must be a path, a list of paths{names}")
-        return value if named else tuple(value)  # what is strict takes no list for a tuple
+        return value if named else tuple(value)  # strict validation refuses a list for a tuple
 
     @model_validator(mode="after")
     def _check_columns(self) -> BenchmarkStage:

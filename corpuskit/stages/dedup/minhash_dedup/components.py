@@ -32,7 +32,7 @@ from corpuskit.stages.dedup.minhash_dedup.verification import spread
 
 
 class Joining(Protocol):
-    """What is read of the stage."""
+    """What is read of `MinhashDedup`, which imports this module."""
 
     @property
     def rounds(self) -> int: ...
@@ -52,13 +52,13 @@ LINKS = pa.schema([("at", pa.uint64()), ("key", pa.int64()), ("other", pa.int64(
 there may be rounds, `edges` writes its forests so, a row for the larger key alone."""
 
 _EDGES = 4
-"""Edges per clustered document that an estimate takes: 10 million synthetic ones had 3.8."""
+"""Edges per clustered document that estimates assume: 10 million synthetic ones had 3.8."""
 
 _EDGE_BYTES = 48
-"""Memory of one task that joins all, per edge: the edges as read, their ends once more, sorted."""
+"""Memory of one task that joins all, per edge: the edges as read, and their ends sorted."""
 
 _NODE_BYTES = 64
-"""Memory of it per document where clusters are ranked later, when they are verified."""
+"""Memory of that task per document, if clusters are ranked later, when they are verified."""
 
 _LINK_BYTES = 300
 """Memory of a range, per link: as read, connected, and written for both ends."""
@@ -67,7 +67,7 @@ _USUAL_ROUNDS = 4
 """Rounds that clusters of near duplicates take. The last one changes nothing: that ends them."""
 
 _OPEN = "open"
-"""Counter of links to anything but the smallest document that is reached."""
+"""Counter of links to anything but the smallest document that is reached: at 0 the rounds end."""
 
 
 def passes(stage: Joining) -> tuple[Pass, ...]:
@@ -147,8 +147,8 @@ def cut_cluster(stage: Joining, plan: PassPlan) -> list[Unit]:
 def find_components(stage: Joining, context: PassContext) -> tuple[Int64s, Int64s]:
     """Return documents, ascending, and the smallest of the component of each.
 
-    Of a range these are its documents or, where clusters are ranked at once, the components whose
-    smallest document is in it.
+    Of a range of hashes these are the documents in it or, where clusters are ranked at once, those
+    of the components whose smallest document is in it.
     """
     unit, last = context.unit, _last_round(stage, context)
     low, high = (unit.low, unit.high) if unit.high else (None, None)
@@ -157,9 +157,9 @@ def find_components(stage: Joining, context: PassContext) -> tuple[Int64s, Int64
     nodes, roots = connect(*(numbers(column) for column in rows.columns[-2:]))
     if high is None:
         return nodes, roots
-    placed = spread(roots if stage.verify is None else nodes)
-    is_mine = (placed >= np.uint64(unit.low)) & (placed <= np.uint64(unit.high - 1))
-    return nodes[is_mine], roots[is_mine]
+    hashes = spread(roots if stage.verify is None else nodes)
+    is_in_range = (hashes >= np.uint64(unit.low)) & (hashes <= np.uint64(unit.high - 1))
+    return nodes[is_in_range], roots[is_in_range]
 
 
 def cost(stage: Joining, volume: Volume, pass_name: str) -> Cost:
@@ -182,7 +182,7 @@ def cost(stage: Joining, volume: Volume, pass_name: str) -> Cost:
 
 
 def _links(number: int) -> str:
-    """Return what a round has written; 0 is what there is before the first one."""
+    """Return the shuffle file that a round writes; 0 is what the first round reads."""
     return f"join_{number}/links" if number else "edges/forest"
 
 

@@ -24,7 +24,7 @@ GROUP_ROWS = 8192
 
 
 class SignatureSettings(NamedTuple):
-    """What signatures were made with, as the footer of their files says.
+    """What signatures were made with; the footer of their files holds it.
 
     Attributes:
         hash_function, precision: of shingles; None for scheme `fast`.
@@ -96,8 +96,8 @@ def write_signatures(context: UnitContext, stage: Signing, batches: Sequence[Sig
     )  # fmt: skip
 
 
-def read_settings(file: pq.ParquetFile, place: str) -> SignatureSettings:
-    """Return what the signatures of a part were made with.
+def read_settings(file: pq.ParquetFile, path: str) -> SignatureSettings:
+    """Return what the signatures of a part were made with; `path` is for errors.
 
     Raises:
         DataError: it is not a part of signatures, or of another format.
@@ -106,10 +106,10 @@ def read_settings(file: pq.ParquetFile, place: str) -> SignatureSettings:
     try:
         fields = json.loads(footer or b"{}")
         if fields.pop("format") != 1:
-            raise DataError(f"{place}: not signatures of format 1.")
+            raise DataError(f"{path}: not signatures of format 1.")
         return SignatureSettings(**fields)
     except (ValueError, KeyError, TypeError) as error:
-        raise DataError(f"{place}: not a part of signatures: {error!r}.") from None
+        raise DataError(f"{path}: not a part of signatures: {error!r}.") from None
 
 
 def read_signatures(file: pq.ParquetFile, settings: SignatureSettings) -> Iterator[Signed]:

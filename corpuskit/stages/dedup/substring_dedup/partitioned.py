@@ -25,7 +25,6 @@ Source: Schleimer, Wilkerson, Aiken 2003 for the fingerprints; Lee et al. 2022 f
 
 from __future__ import annotations
 
-import bisect
 import itertools
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -98,15 +97,15 @@ def passes(search: Search) -> tuple[Pass, ...]:
     fingerprints, contexts, size = "winnow/fingerprints", "gather/contexts", context_bytes(search)
     places, windows = "count/places", "compare/windows"
 
-    def merge(run: str, schema: pa.Schema, units: Callable[[PassPlan], list[Unit]]) -> Pass:
+    def route(file: str, schema: pa.Schema, units: Callable[[PassPlan], list[Unit]]) -> Pass:
         # `refine` reads fingerprints of its cell where they were written.
-        return _routing.merge_pass(
-            search, {run: schema}, units, done_with=() if run == fingerprints else None
+        return _routing.route_pass(
+            search, {file: schema}, units, done_with=() if file == fingerprints else None
         )
 
     return (
         Pass("winnow", partial(winnow_cell, search), is_cell_alone=True),
-        merge(fingerprints, FINGERPRINTS, partial(_routes_to_ranges, fingerprints, ROW_BYTES)),
+        route(fingerprints, FINGERPRINTS, partial(_routes_to_ranges, fingerprints, ROW_BYTES)),
         Pass(
             "count",
             partial(count_range, search),
@@ -120,26 +119,26 @@ def passes(search: Search) -> tuple[Pass, ...]:
             done_with=("winnow/fingerprints", "count/hot"),
         ),
         Pass("recount", partial(recount_range, search), _refined_ranges, done_with=REFINED),
-        merge(places, PLACES, partial(_routes_to_cells, places)),
+        route(places, PLACES, partial(_routes_to_cells, places)),
         Pass(
             "gather",
             partial(gather_cell, search),
             done_with=("winnow/fingerprints", "count/", "recount/", "route_places/"),
         ),
-        merge(contexts, CONTEXTS, partial(_routes_to_ranges, contexts, size)),
+        route(contexts, CONTEXTS, partial(_routes_to_ranges, contexts, size)),
         Pass(
             "compare",
             partial(compare_range, search),
             partial(_ranges, contexts, size),
             done_with=("gather/contexts", "route_contexts/"),
         ),
-        merge(windows, WINDOWS, partial(_routes_to_cells, windows)),
+        route(windows, WINDOWS, partial(_routes_to_cells, windows)),
     )
 
 
-def _ranges(run: str, row_bytes: int, plan: PassPlan) -> list[Unit]:
+def _ranges(file: str, row_bytes: int, plan: PassPlan) -> list[Unit]:
     """Return ranges of hashes of which a task can hold one; none if there are no rows."""
-    return _routing.hash_units(plan, run, row_bytes) if plan.parts(run) else []
+    return _routing.hash_units(plan, file, row_bytes) if plan.parts(file) else []
 
 
 def _refined_ranges(plan: PassPlan) -> list[Unit]:
@@ -152,15 +151,13 @@ def _cells_if_hot(plan: PassPlan) -> list[Unit]:
     return plan.cells() if plan.counters("count").get("hot") else []
 
 
-def _routes_to_ranges(run: str, row_bytes: int, plan: PassPlan) -> list[Unit]:
-    """Return the pieces of a second level between cells and ranges, none if it is not worth it."""
-    ranges = _ranges(run, row_bytes, plan)
-    return _routing.ranges_if_many(plan, run, ranges, row_bytes, _MAX_OPENS)
+def _routes_to_ranges(file: str, row_bytes: int, plan: PassPlan) -> list[Unit]:
+    ranges = _ranges(file, row_bytes, plan)
+    return _routing.route_to_ranges(plan, file, ranges, row_bytes, _MAX_OPENS)
 
 
-def _routes_to_cells(run: str, plan: PassPlan) -> list[Unit]:
-    """Return the pieces of a second level between ranges and cells, none if it is not worth it."""
-    return _routing.cells_if_many(plan, run, ROW_BYTES)
+def _routes_to_cells(file: str, plan: PassPlan) -> list[Unit]:
+    return _routing.route_to_cells(plan, file, ROW_BYTES)
 
 
 _REPEATED, _DISTINCT = 0.35, 0.2
@@ -196,12 +193,9 @@ def cost(search: Search, volume: Volume, pass_name: str) -> Cost:
 
 
 def _cost_of_routes(volume: Volume, pass_name: str, rows: int, contexts: int, size: int) -> Cost:
-    """Return what a second level of the exchange needs, where there is one.
-
-    Nothing for hot fingerprints, whose number is unknown.
-    """
-    count_ranges = _routing.num_ranges(volume, rows, ROW_BYTES)
-    compare_ranges = _routing.num_ranges(volume, contexts, size * 2 + 200)
+    """Return what a routing pass needs; nothing for hot fingerprints, whose number is unknown."""
+    count_ranges = _routing.num_ranges(rows, ROW_BYTES, volume.task_memory_bytes)
+    compare_ranges = _routing.num_ranges(contexts, size * 2 + 200, volume.task_memory_bytes)
     repeated = int(rows * _REPEATED)
     routes = {
         "route_fingerprints": (rows, 24, count_ranges, _MAX_OPENS),
@@ -210,16 +204,9 @@ def _cost_of_routes(volume: Volume, pass_name: str, rows: int, contexts: int, si
         "route_windows": (contexts // 2, 14, compare_ranges, _routing.MAX_OPENS),
     }
     rows_moved, row_bytes, ranges, max_opens = routes.get(pass_name, (0, 0, 0, 0))
-    if volume.cells * ranges <= max_opens:
-        return Cost(units=0)
     disk = rows_moved * row_bytes
-    memory = min(4 * disk, volume.task_memory_bytes)
-    return Cost(
-        rows_moved / 3e6 + disk / 300e6,
-        unit_bytes=memory,
-        disk_bytes=disk,
-        units=max(4 * disk // volume.task_memory_bytes, 1),
-    )
+    cpu = rows_moved / 3e6 + disk / 300e6
+    return _routing.cost_of_route(volume, ranges, 4 * disk, cpu, disk, max_opens)
 
 
 # ---------------------------------------------------------------- which windows may be equal
@@ -268,7 +255,7 @@ def winnow_cell(search: Search, context: PassContext) -> None:
 def count_range(search: Search, context: PassContext) -> None:
     """Write the places of fingerprints that occur more than once, and which ones are hot."""
     max_rows = min(_HOT_ROWS, context.memory_bytes // (4 * context_bytes(search)))
-    hot = _count(context, [_routing.merged_file(context, "winnow/fingerprints")], max(max_rows, 2))
+    hot = _count(context, [_routing.routed_file(context, "winnow/fingerprints")], max(max_rows, 2))
     context.count("hot", len(hot))
     context.write_shuffle("hot", {"fp": hot}, is_sorted=True)
 
@@ -278,12 +265,9 @@ def refine_cell(search: Search, context: PassContext) -> None:
 
     A slice of the windows at a time, so that a cell may consist of them.
     """
-    unit, run = context.unit, "winnow/fingerprints"
-    parts = context.parts(run)
-    producer = bisect.bisect_left(parts, unit.number, key=lambda part: part.unit)
-    if producer == len(parts) or parts[producer].unit != unit.number:
+    rows = _routing.read_own_rows(context, "winnow/fingerprints", FINGERPRINTS)
+    if rows.num_rows == 0:
         return
-    rows = context.read_shuffle(run, None, None, FINGERPRINTS, (producer, producer + 1))
     hot = numbers(context.read_shuffle("count/hot", None, None, HOT).column(0))
     rows = rows.filter(pa.array(among(numbers(rows.column("fp")), hot)))
     if rows.num_rows == 0:
@@ -375,7 +359,7 @@ def _drop_hot(rows: pa.Table, hot: Uint64s, max_rows: int) -> tuple[pa.Table, Ui
 def gather_cell(search: Search, context: PassContext) -> None:
     """Write the contexts of a cell's places, each text once, and which of them repeat."""
     unit = context.unit
-    runs = (_routing.merged_file(context, "count/places"), "recount/places")
+    runs = (_routing.routed_file(context, "count/places"), "recount/places")
     tables = [context.read_shuffle(run, unit.low, unit.high, PLACES) for run in runs]
     rows = pa.concat_tables(tables).combine_chunks()
     if rows.num_rows == 0:
@@ -397,7 +381,7 @@ def gather_cell(search: Search, context: PassContext) -> None:
 def compare_range(search: Search, context: PassContext) -> None:
     """Write which windows of a range of fingerprints are repeated."""
     unit = context.unit
-    run = _routing.merged_file(context, "gather/contexts")
+    run = _routing.routed_file(context, "gather/contexts")
     rows = context.read_shuffle(run, unit.low, unit.high, CONTEXTS)
     if rows.num_rows == 0:
         return
@@ -428,7 +412,7 @@ def compare_range(search: Search, context: PassContext) -> None:
 def cell_spans(search: Search, context: PassContext) -> DocumentSpans:
     """Return the spans of the documents of this cell."""
     unit = context.unit
-    run = _routing.merged_file(context, "compare/windows")
+    run = _routing.routed_file(context, "compare/windows")
     windows = context.read_shuffle(run, unit.low, unit.high, WINDOWS)
     keys, starts, lasts, kinds = (numbers(column) for column in windows.columns)
     pieces = [(keys, starts.astype(np.int64), starts + lasts.astype(np.int64) + 1, kinds)]

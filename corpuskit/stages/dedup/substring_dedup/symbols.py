@@ -14,20 +14,16 @@ from corpuskit.stage import Parameters, PassContext, View
 from corpuskit.stages.dedup._keep import (
     GLOBAL,
     MAX_SOURCES,
-    priorities,
+    keep_columns,
     scope_columns,
     scope_hashes,
+    source_ranks,
 )
-
-RANK_BITS = 8
-"""A preference among sources is one byte."""
-
 
 ENCODED_PER_SECOND = 2.2e6
 """Text bytes that Hugging Face tokenizers encode in a CPU second."""
 
-
-_MIN_BYTES = 250
+_MIN_BYTES = 250  # about the 50 tokens of English of Lee et al. 2022
 
 
 class Search(Parameters):
@@ -89,39 +85,28 @@ def symbol_type(search: Search) -> type[np.uint8 | np.uint32]:
     return np.uint8 if search.tokenizer is None else np.uint32
 
 
+def columns_of(search: Search) -> tuple[str, ...]:
+    """Return the columns that decide which documents and copies are compared, besides the text."""
+    return (*scope_columns(search.scope), *keep_columns("first", search.prefer))
+
+
 def read_symbols(search: Search, context: PassContext) -> Iterator[Symbols]:
     """Yield the documents of a cell that are still alive, batch by batch."""
-    sources = ("source",) if search.prefer else ()
-    columns = dict.fromkeys(["text", *scope_columns(search.scope), *sources])
-    for view in context.read(*columns):
-        offsets, values = symbols_of(search, view)
-        ranks = np.zeros(view.num_docs, np.uint8)
-        if search.prefer:
-            ranks = (priorities(view, "first", search.prefer) >> np.uint64(64 - RANK_BITS)).astype(
-                np.uint8
-            )
+    for view in context.read(*dict.fromkeys(["text", *columns_of(search)])):
+        offsets, values = _symbols_of(search, view)
+        ranks = source_ranks(view, search.prefer).astype(np.uint8)
         yield Symbols(view.keys, offsets, values, scope_hashes(view, search.scope), ranks)
 
 
-def symbols_of(search: Search, view: View) -> tuple[Int64s, Bytes | Uint32s]:
-    """Return the symbols of all documents of a view: offsets (N + 1,), values."""
+def _symbols_of(search: Search, view: View) -> tuple[Int64s, Bytes | Uint32s]:
+    """Return offsets (N + 1,) and values as in `Symbols`."""
     if search.tokenizer is None:
         return view.text
-    from corpuskit.stages.sequences.tokenize.engines import open_encoder
+    from corpuskit.stages.sequences.tokenize.definition import TokenizerSpec
+    from corpuskit.stages.sequences.tokenize.engines import open_engine
 
-    encoded = open_encoder(search.tokenizer).encode(view.column("text"))
+    encoded = open_engine(TokenizerSpec(search.tokenizer)).encode(view.column("text"))
     return frozen(encoded.offsets), frozen(encoded.ids)
-
-
-def check_encoder(path: str) -> None:
-    """Check that a tokenizer can be opened, and knows where its tokens are in a text.
-
-    Raises:
-        UsageError: it cannot, or does not.
-    """
-    from corpuskit.stages.sequences.tokenize.engines import check_edges
-
-    check_edges(path)
 
 
 def byte_spans(
@@ -150,9 +135,6 @@ def byte_spans(
         byte_starts[span_rows] = np.maximum(begins, min_begins)[starts[span_rows]]
         byte_ends[span_rows] = np.minimum(stops, max_stops)[ends[span_rows] - 1]
     return byte_starts, np.maximum(byte_starts, byte_ends)
-
-
-# ---------------------------------------------------------------- spans
 
 
 class DocumentSpans(NamedTuple):
