@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
@@ -104,7 +105,7 @@ class ClusterStage(GlobalStage):
     """Which document of a cluster stays: first (in reading order), longest, newest (by the date of
     its source), {best: <column>} (highest number), or none of them. Ties go to the first."""
     prefer: tuple[str, ...] = Field((), max_length=MAX_SOURCES)
-    """Sources whose documents stay before those of others, the most wanted first."""
+    """Sources whose documents stay rather than those of others, the most preferred first."""
     scope: str = GLOBAL
     """Look for duplicates among all documents, or only among those with the same value in a column
     of strings: source, language.label, or a declared one such as dump. Those without share one."""
@@ -171,13 +172,17 @@ class ClusterStage(GlobalStage):
         """Return what to XOR into hashes so that only documents of a scope meet, (N,)."""
         return scope_hashes(view, self.scope)
 
-    def write_index(self, context: PassContext, keys: list[Int64s], ids: list[pa.Array]) -> None:
-        """Keep the ids of hashed documents and the parameters of the hashes if `index` is set."""
+    def write_index(self, context: PassContext, keys: Int64s, ids: list[pa.Array]) -> None:
+        """Keep the ids of hashed documents and the parameters of the hashes if `index` is set.
+
+        Args:
+            keys: of hashed documents, ascending.
+            ids: theirs, batch by batch.
+        """
         if self.index:
             context.count(index_counter(self._index_parameters()))
             all_ids = pa.concat_arrays([*ids, pa.array([], pa.string())])
-            columns = {"key": np.concatenate(keys), "id": all_ids}
-            context.write_shuffle("ids", columns, is_sorted=True)
+            context.write_shuffle("ids", {"key": keys, "id": all_ids}, is_sorted=True)
 
     @property
     def _hashes_file(self) -> str:
@@ -250,6 +255,7 @@ class ClusterStage(GlobalStage):
 
     def last_passes(self) -> tuple[Pass, ...]:
         """Return the passes from clusters to decisions."""
+        to_cells = partial(_routing.route_to_cells, file=_DECISIONS_FILE, row_bytes=DECISION_BYTES)
         return (
             # What clusters there are is kept: `why` and reports read it.
             _routing.route_pass(
@@ -261,7 +267,7 @@ class ClusterStage(GlobalStage):
                 self.cut_survivors if self.against else None,
                 done_with=("route_clusters/",),
             ),
-            _routing.route_pass(self, {_DECISIONS_FILE: DECISIONS}, self.cut_routes, name="route"),
+            _routing.route_pass(self, {_DECISIONS_FILE: DECISIONS}, to_cells, name="route"),
             Pass("apply", self.apply_decisions, done_with=(_DECISIONS_FILE, "route/decisions")),
         )
 
@@ -332,10 +338,6 @@ class ClusterStage(GlobalStage):
             return
         for view in context.read("id"):
             yield view.keys, view.column("id")
-
-    def cut_routes(self, plan: PassPlan) -> list[Unit]:
-        """Return ranges of keys, one or more cells each, where there are very many; else none."""
-        return _routing.route_to_cells(plan, _DECISIONS_FILE, DECISION_BYTES)
 
     def apply_decisions(self, context: PassContext) -> None:
         """Write the sidecar of this cell, and the ledger rows of what it drops.

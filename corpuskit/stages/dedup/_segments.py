@@ -225,13 +225,10 @@ def _read_cells(
 
 
 def cell_priorities(parts: Sequence[Part], prefer: Sequence[str]) -> Int64s:
-    """Return which cell comes first: by preference for its source, then in reading order."""
-    order = {name: index for index, name in enumerate(prefer)}
-    preferences = [order.get(part.source, len(order)) for part in parts]
-    priorities = np.empty(len(parts), np.int64)
-    by_preference = np.argsort(np.array(preferences, np.int64), kind="stable")
-    priorities[by_preference] = np.arange(len(parts))
-    return priorities
+    """Return the rank of each cell: by preference for its source, then in reading order."""
+    ranks = {name: rank for rank, name in enumerate(prefer)}
+    preferences = [ranks.get(part.source, len(ranks)) for part in parts]
+    return np.argsort(np.argsort(preferences, kind="stable"))
 
 
 def _add_ledger(

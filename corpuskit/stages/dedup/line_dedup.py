@@ -4,10 +4,9 @@ A unit is a line, paragraph or sentence; a segment is what is compared: `window`
 
 pass                   reads                  writes                             memory
 hash (cells)           documents              `units`: hash, count               80 bytes a segment
-deal (groups, ranges)  `units`                the same, merged; only for very many cells
 count (hash ranges)    `units` of all cells   `repeated`: for each cell          120 bytes a row
-route (ranges)         `repeated`             the same, merged; only for very many cells
 apply (cells)          `repeated`, documents  sidecar, ledger
+deal, route: see `_segments`
 """
 
 from __future__ import annotations
@@ -123,7 +122,7 @@ class LineDedup(SegmentStage):
     language: str = "en"
     """Language of the sentences."""
     min_bytes: int = Field(20, ge=1)
-    """Units (with `window`, runs of them) with fewer bytes, as they are compared, are never
+    """Units (with `window`, runs of units) that have fewer bytes, as compared, are never
     repeated."""
     min_words: int = Field(0, ge=0)
     """Those with fewer words are never repeated; words are separated by whitespace."""

@@ -1,17 +1,16 @@
-"""Documents, lines or paragraphs of which earlier text has most n-grams. All are called units here.
+"""Documents, lines or paragraphs (units) most of whose n-grams occur in earlier text.
 
 pass                   reads              writes                                  memory
 hash (cells)           documents          `ngrams`: hash, first unit, how often   40 bytes an n-gram
                                           `repeats`: unit, count
-deal (groups, ranges)  `ngrams`           the same, merged; only for very many cells
 count (hash ranges)    `ngrams`           `seen`: cell, unit, count               80 bytes a row
-route (ranges)         `seen`             the same, merged; only for very many cells
 apply (cells)          `repeats`, `seen`, sidecar, ledger                         40 bytes a unit
                        documents
+deal, route: see `_segments`
 
-Units of a cell are numbered as they come. A cell sends each of its n-grams once, with the first
-unit that has it; what later units of the cell repeat it counts itself. What comes back is how many
-n-grams of a unit occur in earlier cells, so no pass holds a table of n-grams but of its own range.
+Units of a cell are numbered in the order of reading. A cell sends each of its n-grams once, with
+the first unit that has it; it counts itself what its later units repeat. What comes back is how
+many n-grams of a unit occur in earlier cells. So a pass holds the n-grams of its own range only.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ _NGRAM_BYTES = 5
 
 
 class OverlapDedup(SegmentStage):
-    r"""Drop documents, or cut lines or paragraphs, of which earlier text has most word n-grams.
+    r"""Drop documents, or cut lines or paragraphs, most of whose n-grams occur in earlier text.
 
     An n-gram is *seen* if it occurs in an earlier unit: of another document, or with `unit: line`
     or `paragraph` of the same one. Earlier is by `prefer`, then in reading order: order of sources,
@@ -98,7 +97,7 @@ class OverlapDedup(SegmentStage):
     """With `unit: line` or `paragraph`: drop documents with a larger share of the n-grams of all
     their units than this; null drops none."""
     min_document: int = Field(1, ge=0)
-    """Drop documents of whose units fewer bytes are left after something was cut."""
+    """Drop documents whose units have fewer bytes left after something was cut."""
     prefer: tuple[str, ...] = Field((), max_length=250)
     """Sources whose documents come first, most preferred at the front; then in reading order."""
     scope: str = "global"

@@ -314,7 +314,7 @@ def _check_weights(value: Any, check: Callable[[Any], Any]) -> Any:
     """Refuse wrong weights in one sentence: for a union, pydantic has one for each member."""
     if isinstance(value, str) and value not in _METHODS:
         hint = suggest(value, _METHODS)
-        raise ValueError(f"{value!r} is no way to compute weights. {hint}")
+        raise ValueError(f"{value!r} is not a way to compute weights. {hint}")
     for name, weight in value.items() if isinstance(value, dict) else ():
         if not isinstance(weight, int) or isinstance(weight, bool) or weight < 1:
             raise ValueError(

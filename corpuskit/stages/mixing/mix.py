@@ -79,7 +79,7 @@ class Mix(GlobalStage):
 
     weights: Weights = None
     """Source -> integer share of the rows; `proportional` (also null) takes the rows of each,
-    `unimax` divides the budget evenly, a source that has too little giving all that `max_epochs`
+    `unimax` divides the budget evenly; a source that has too little gives all that `max_epochs`
     allows."""
     temperature: Temperature | None = None
     """Computes weights as rows ** (1 / temperature): 1 is proportional, large is even."""

@@ -96,7 +96,7 @@ class Percentile(GlobalStage):
         return (
             Pass("count", self.count_cell, is_cell_alone=True),
             Pass("merge", self.merge_range, self.cut_ranges, done_with=("count/",)),
-            Pass("rank", self.rank_all, self.one_unit, done_with=("merge/",)),
+            Pass("rank", self.rank_all, self.rank_unit, done_with=("merge/",)),
             Pass("apply", self.apply_ranks, done_with=("rank/",)),
         )
 
@@ -150,8 +150,8 @@ class Percentile(GlobalStage):
         sums = _summed(rows.drop_columns(["hash"]))
         context.write_shuffle("merged", {name: sums.column(name) for name in _MERGED.names})
 
-    def one_unit(self, plan: PassPlan) -> list[Unit]:
-        """Return the one unit that sees all different scores.
+    def rank_unit(self, plan: PassPlan) -> list[Unit]:
+        """Return one unit, for all different scores.
 
         Raises:
             TaskError: they don't fit the memory of a task.

@@ -68,7 +68,7 @@ class Upsample(StreamingStage):
     column: str = Field(min_length=1)
     """Column of numbers, as in `percentile.rank` or `minhash_dedup.cluster_size`."""
     points: tuple[tuple[Value, Factor], ...] | None = Field(None, min_length=1)
-    """Pairs of value and factor, values ascending; before the first its factor holds."""
+    """Pairs of value and factor, values ascending; values below the first get its factor."""
     interpolation: Literal["step", "linear"] = "step"
     """Between points, `step` takes the factor of the one below, `linear` what lies between."""
     preset: Literal["fineweb2", "dolma3"] | None = None
@@ -180,7 +180,7 @@ Points = tuple[tuple[float, float], ...]
 """(value, factor), values ascending."""
 
 FINEWEB2: Points = ((1, 1), (2, 2), (3, 3), (5, 5), (100, 8), (1000, 1))
-"""Factor by size of the cluster of near-duplicates that a document stands for."""
+"""Factor by size of the cluster of near duplicates that a document is kept of."""
 
 _POWERS = tuple(0.01 + number * 1.99 / 19 for number in range(20))  # 0.01 to 2, as solve_fit
 _MAX_RATE = 2.0

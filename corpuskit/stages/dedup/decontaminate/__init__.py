@@ -76,8 +76,8 @@ class Decontaminate(BenchmarkStage, StreamingStage):
     that are found: a word of a single item weighs 1, a word of all items almost nothing. Short
     parts must be complete, longer ones reach `min_score`; a question below `min_words` counts only
     with its answer. The rule names what was found: the question with its answer after it, the
-    question, a long answer, a passage, or a run of words (`chunk`). Runs of words that weigh too
-    little to be told from common phrases are reported in the column `phrases`, of documents in
+    question, a long answer, a passage, or a run of words (`chunk`). Runs of words that weigh so
+    little that they may be common phrases are reported in the column `phrases`, for documents in
     which nothing else is found.
 
     Dropped documents name the items in the ledger (`question: mmlu/virology_test/12`), with the
@@ -134,6 +134,7 @@ class Decontaminate(BenchmarkStage, StreamingStage):
     """Least weight of the matched words: items of common words alone are not found."""
     chunk_words: int = Field(8, ge=0, le=1024)
     """Words in a row that suffice as a match (`chunk`, `phrase`); 0 is off."""
+    # At 3.25 it drops 5 instead of 18 documents without items, at a recall of .17 instead of .76.
     chunk_weight: float = Field(2.0, ge=0)
     """Least weight of a `chunk` of `chunk_words` words; a longer one needs less in proportion.
     Runs that weigh less are `phrase`."""

@@ -38,7 +38,7 @@ class BenchmarkStage(Stage):
 
     benchmarks: tuple[PathText, ...] | dict[str, PathText] = Field(min_length=1)
     """Files or glob patterns, JSON lines (`.gz`, `.zst`) or Parquet, one item a row; a benchmark is
-    called like its file, or `name: path`."""
+    named after its file, or `name: path`."""
     question_column: str | None = None
     """Column of questions; null takes the first of question, query, prompt, problem, goal, ctx,
     input, text."""

@@ -61,7 +61,7 @@ class BenchmarkColumns:
 def benchmark_files(
     given: Mapping[str, str] | Sequence[str], *, unique: bool = True
 ) -> list[tuple[str, str]]:
-    """Return (benchmark, path) of all files; a benchmark is called like its file, or as given.
+    """Return (benchmark, path) of all files; a benchmark is named after its file, or as given.
 
     Args:
         given: paths or patterns, perhaps by name.

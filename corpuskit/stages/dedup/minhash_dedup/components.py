@@ -64,7 +64,8 @@ _LINK_BYTES = 300
 """Memory of a range, per link: as read, connected, and written for both ends."""
 
 _USUAL_ROUNDS = 4
-"""Rounds that clusters of near duplicates take. The last one changes nothing: that ends them."""
+"""Rounds that clusters of near duplicates take (3 or 4; adverse graphs 8 to 11). The last one
+changes nothing: that ends them."""
 
 _OPEN = "open"
 """Counter of links to anything but the smallest document that is reached: at 0 the rounds end."""

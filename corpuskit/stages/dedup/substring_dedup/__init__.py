@@ -44,7 +44,7 @@ _TRIMS = {"char": trims.CHAR, "word": trims.WORD, "line": trims.LINE}
 class SubstringDedup(Search, GlobalStage):
     """Cut passages that occur elsewhere, byte for byte.
 
-    A window of `min_bytes` bytes is repeated if the same bytes occur at two places of the corpus,
+    A window of `min_bytes` bytes is repeated if the same bytes occur twice in the corpus,
     in two documents or in one; windows never cross documents. The union of repeated windows is cut,
     except the first copy of each. Use it after minhash_dedup, which is cheaper and removes
     documents that are repeated as a whole: quoted passages, licences and navigation remain.
@@ -162,7 +162,7 @@ class SubstringDedup(Search, GlobalStage):
             context.write_sidecar(keep, cuts=lists if self.action == "cut" else None)
 
     def _spans(self, view: View, repeats: DocumentSpans) -> ByteSpans:
-        """Return the spans of a view's documents, in bytes, as they would be cut."""
+        """Return the spans of a view's documents, in bytes, trimmed and joined."""
         low, high = np.searchsorted(repeats.keys, [view.keys[0], view.keys[-1] + 1])
         rows = np.searchsorted(view.keys, repeats.keys[low:high])
         starts, ends = repeats.starts[low:high], repeats.ends[low:high]

@@ -61,22 +61,23 @@ from corpuskit.stages.dedup.substring_dedup.symbols import (
     symbol_type,
 )
 
-_PLACE = [("start", pa.uint32()), ("at", pa.uint16()), ("last", pa.uint16())]
-FINGERPRINTS = pa.schema([("fp", pa.uint64()), ("key", pa.int64()), *_PLACE])
-"""One row per fingerprint, as kernels.substring.winnow has them."""
+_WINDOWS_OF = [("start", pa.uint32()), ("at", pa.uint16()), ("last", pa.uint16())]
+FINGERPRINTS = pa.schema([("fp", pa.uint64()), ("key", pa.int64()), *_WINDOWS_OF])
+"""One row per fingerprint: that of the windows `start` to `start + last` of the document, by a gram
+that begins `at` symbols after `start` (kernels.substring.winnow)."""
 
-PLACES = pa.schema([("key", pa.int64()), ("fp", pa.uint64()), *_PLACE])
-"""Those that are not alone, on their way back."""
+PLACES = pa.schema([("key", pa.int64()), ("fp", pa.uint64()), *_WINDOWS_OF])
+"""Fingerprints that occur twice or more, on their way back to the cells."""
 
 REFINED = tuple(f"refine/fingerprints_{number}" for number in range(64))
-"""Runs of FINGERPRINTS that replace hot ones: slices of what a cell has."""
+"""Shuffle files of FINGERPRINTS that replace hot ones: slices of what a cell has."""
 
 HOT = pa.schema([("fp", pa.uint64())])
 CONTEXTS = pa.schema([*FINGERPRINTS, ("rank", pa.uint8()), ("symbols", pa.large_binary())])
 SPANS = pa.schema(
     [("key", pa.int64()), ("start", pa.uint32()), ("end", pa.uint32()), ("kind", pa.uint8())]
 )
-"""Repeated windows: those that begin at `start` to `end - 1`."""
+"""Repeated windows: those that begin at `start`, `start + 1`, ... `end - 1`."""
 
 WINDOWS = pa.schema(
     [("key", pa.int64()), ("start", pa.uint32()), ("last", pa.uint16()), ("kind", pa.uint8())]
@@ -85,20 +86,21 @@ WINDOWS = pa.schema(
 
 _CUT, _ANY = 0, 1
 """Kinds of repeated windows: those that are cut; with `keep: whole`, those and the first ones.
-Which is the first is known in the end only: the first of a cell may be a later one elsewhere."""
+Only `cell_spans` knows which is the first: the first of a cell may be a later one elsewhere."""
 
 _MAX_OPENS = 1 << 27
-"""Runs that all ranges together may open: hours of CPU, where there are 100 TB. To merge what
-cells have for them first is to write contexts, most of what is written, once more."""
+"""Shuffle files that all ranges together may open without routing: hours of CPU, where there are
+100 TB. Routing would write contexts, most of what is written, a second time."""
 
 
 def passes(search: Search) -> tuple[Pass, ...]:
-    """Return all passes but the last, which asks for `cell_spans`."""
+    """Return all passes but the last, which calls `cell_spans`."""
     fingerprints, contexts, size = "winnow/fingerprints", "gather/contexts", context_bytes(search)
     places, windows = "count/places", "compare/windows"
+    to_cells = partial(_routing.route_to_cells, row_bytes=ROW_BYTES)
 
     def route(file: str, schema: pa.Schema, units: Callable[[PassPlan], list[Unit]]) -> Pass:
-        # `refine` reads fingerprints of its cell where they were written.
+        # `refine` reads the fingerprints of its cell from the file that `winnow` wrote.
         return _routing.route_pass(
             search, {file: schema}, units, done_with=() if file == fingerprints else None
         )
@@ -119,7 +121,7 @@ def passes(search: Search) -> tuple[Pass, ...]:
             done_with=("winnow/fingerprints", "count/hot"),
         ),
         Pass("recount", partial(recount_range, search), _refined_ranges, done_with=REFINED),
-        route(places, PLACES, partial(_routes_to_cells, places)),
+        route(places, PLACES, partial(to_cells, file=places)),
         Pass(
             "gather",
             partial(gather_cell, search),
@@ -132,7 +134,7 @@ def passes(search: Search) -> tuple[Pass, ...]:
             partial(_ranges, contexts, size),
             done_with=("gather/contexts", "route_contexts/"),
         ),
-        route(windows, WINDOWS, partial(_routes_to_cells, windows)),
+        route(windows, WINDOWS, partial(to_cells, file=windows)),
     )
 
 
@@ -154,10 +156,6 @@ def _cells_if_hot(plan: PassPlan) -> list[Unit]:
 def _routes_to_ranges(file: str, row_bytes: int, plan: PassPlan) -> list[Unit]:
     ranges = _ranges(file, row_bytes, plan)
     return _routing.route_to_ranges(plan, file, ranges, row_bytes, _MAX_OPENS)
-
-
-def _routes_to_cells(file: str, plan: PassPlan) -> list[Unit]:
-    return _routing.route_to_cells(plan, file, ROW_BYTES)
 
 
 _REPEATED, _DISTINCT = 0.35, 0.2
@@ -253,7 +251,7 @@ def winnow_cell(search: Search, context: PassContext) -> None:
 
 
 def count_range(search: Search, context: PassContext) -> None:
-    """Write the places of fingerprints that occur more than once, and which ones are hot."""
+    """Write the fingerprints that occur more than once, and which ones are hot."""
     max_rows = min(_HOT_ROWS, context.memory_bytes // (4 * context_bytes(search)))
     hot = _count(context, [_routing.routed_file(context, "winnow/fingerprints")], max(max_rows, 2))
     context.count("hot", len(hot))
@@ -278,14 +276,14 @@ def refine_cell(search: Search, context: PassContext) -> None:
     cuts = np.searchsorted(ends, np.arange(max_windows, int(ends[-1]), max_windows))
     edges = sorted({0, *(cuts + 1).tolist(), len(ends)})
     spans = [combined.repeats]
-    for run, (begin, end) in zip(REFINED, itertools.pairwise(edges), strict=False):
-        spans.append(_write_windows(search, context, combined, slice(begin, end), run))
+    for file, (begin, end) in zip(REFINED, itertools.pairwise(edges), strict=False):
+        spans.append(_write_windows(search, context, combined, slice(begin, end), file))
     columns = [np.concatenate(arrays) for arrays in zip(*spans, strict=True)]
     write(context, "spans", SPANS, _merge_kinds(columns))
 
 
 def _write_windows(
-    search: Search, context: PassContext, combined: Combined, rows: slice, run: str
+    search: Search, context: PassContext, combined: Combined, rows: slice, file: str
 ) -> list[AnyArray]:
     """Write the windows of some contexts, equal ones once; return those of them that repeat."""
     width = combined.width
@@ -301,27 +299,28 @@ def _write_windows(
     windows = Contexts(fps, begins[contexts] + shifts * width, sizes, nothing)
     first = find_equal(windows, combined.values)
     is_first = first == np.arange(len(first))
-    place = [fps[is_first], keys[is_first], starts[is_first], nothing[is_first], nothing[is_first]]
-    write(context, run.removeprefix("refine/"), FINGERPRINTS, place)
+    rows_of_windows = (fps, keys, starts, nothing, nothing)  # `at` and `last` of one window are 0
+    firsts = [column[is_first] for column in rows_of_windows]
+    write(context, file.removeprefix("refine/"), FINGERPRINTS, firsts)
     return repeated_spans(search, first, keys, starts, sizes // width)
 
 
 def recount_range(search: Search, context: PassContext) -> None:
-    """Write the places of windows of hot fingerprints that occur more than once."""
+    """Write the windows of hot fingerprints that occur more than once."""
     del search
     _count(context, REFINED, None)
 
 
-def _count(context: PassContext, runs: Sequence[str], max_rows: int | None) -> Uint64s:
-    """Write the places of fingerprints with 2 to `max_rows` rows; return those with more."""
+def _count(context: PassContext, files: Sequence[str], max_rows: int | None) -> Uint64s:
+    """Write the rows of fingerprints with 2 to `max_rows` rows; return fingerprints with more."""
     unit = context.unit
     tables, num_rows = [FINGERPRINTS.empty_table()], 0
     limit = context.memory_bytes // ROW_BYTES
     hot = np.empty(0, np.uint64)
-    chunks = ((run, at) for run in runs for at in range(0, len(context.parts(run)), _CHUNK))
-    for name, begin in chunks:
+    chunks = ((f, first) for f in files for first in range(0, len(context.parts(f)), _CHUNK))
+    for file, first in chunks:
         table = context.read_shuffle(
-            name, unit.low, unit.high, FINGERPRINTS, (begin, begin + _CHUNK)
+            file, unit.low, unit.high, FINGERPRINTS, (first, first + _CHUNK)
         )
         if len(hot):
             table = table.filter(pa.array(~among(numbers(table.column("fp")), hot)))
@@ -357,10 +356,10 @@ def _drop_hot(rows: pa.Table, hot: Uint64s, max_rows: int) -> tuple[pa.Table, Ui
 
 
 def gather_cell(search: Search, context: PassContext) -> None:
-    """Write the contexts of a cell's places, each text once, and which of them repeat."""
+    """Write the contexts of a cell's fingerprints, each text once, and which of them repeat."""
     unit = context.unit
-    runs = (_routing.routed_file(context, "count/places"), "recount/places")
-    tables = [context.read_shuffle(run, unit.low, unit.high, PLACES) for run in runs]
+    files = (_routing.routed_file(context, "count/places"), "recount/places")
+    tables = [context.read_shuffle(file, unit.low, unit.high, PLACES) for file in files]
     rows = pa.concat_tables(tables).combine_chunks()
     if rows.num_rows == 0:
         return
@@ -381,8 +380,8 @@ def gather_cell(search: Search, context: PassContext) -> None:
 def compare_range(search: Search, context: PassContext) -> None:
     """Write which windows of a range of fingerprints are repeated."""
     unit = context.unit
-    run = _routing.routed_file(context, "gather/contexts")
-    rows = context.read_shuffle(run, unit.low, unit.high, CONTEXTS)
+    file = _routing.routed_file(context, "gather/contexts")
+    rows = context.read_shuffle(file, unit.low, unit.high, CONTEXTS)
     if rows.num_rows == 0:
         return
     column = {name: numbers(rows.column(name)) for name in CONTEXTS.names[:-1]}
@@ -397,13 +396,13 @@ def compare_range(search: Search, context: PassContext) -> None:
     first = find_equal(contexts, values)
     rows_of_kinds = []
     for kind, is_first in _kinds(search):
-        places, firsts, counts = flag_windows(
+        repeated, firsts, counts = flag_windows(
             contexts, first, values, search.window * width, width, is_first
         )
-        starts = column["start"][order][places] + firsts.astype(np.uint32)
+        starts = column["start"][order][repeated] + firsts.astype(np.uint32)
         lasts = (counts - 1).astype(np.uint16)
-        kinds = np.full(len(places), kind, np.uint8)
-        rows_of_kinds.append((column["key"][order][places], starts, lasts, kinds))
+        kinds = np.full(len(repeated), kind, np.uint8)
+        rows_of_kinds.append((column["key"][order][repeated], starts, lasts, kinds))
     columns = [np.concatenate(arrays) for arrays in zip(*rows_of_kinds, strict=True)]
     key_order = order_keys(columns[0])
     write(context, "windows", WINDOWS, [values[key_order] for values in columns])
@@ -412,8 +411,8 @@ def compare_range(search: Search, context: PassContext) -> None:
 def cell_spans(search: Search, context: PassContext) -> DocumentSpans:
     """Return the spans of the documents of this cell."""
     unit = context.unit
-    run = _routing.routed_file(context, "compare/windows")
-    windows = context.read_shuffle(run, unit.low, unit.high, WINDOWS)
+    file = _routing.routed_file(context, "compare/windows")
+    windows = context.read_shuffle(file, unit.low, unit.high, WINDOWS)
     keys, starts, lasts, kinds = (numbers(column) for column in windows.columns)
     pieces = [(keys, starts.astype(np.int64), starts + lasts.astype(np.int64) + 1, kinds)]
     for name in ("winnow", "refine", "gather"):
@@ -433,14 +432,14 @@ def cell_spans(search: Search, context: PassContext) -> DocumentSpans:
 
 
 _LARGE = 64
-"""Rows of a group that is counted as large."""
+"""Fewest rows of a group that is counted as large."""
 
 
 def context_bytes(search: Search) -> int:
     """Return the memory of a context while it is compared: read, joined, flags, outcome."""
     symbols = search.window + search.window // 4
     size = 2 * symbols * np.dtype(symbol_type(search)).itemsize + search.window // 4 + 300
-    return size * 4 // 3  # besides its share a range may have one group of a quarter of the memory
+    return size * 4 // 3  # a quarter of the memory is left for one group above the average
 
 
 class Combined(NamedTuple):
@@ -465,10 +464,10 @@ def combine(search: Search, context: PassContext, rows: pa.Table) -> Combined:
     """Find contexts of equal text in a cell.
 
     Args:
-        rows: of FINGERPRINTS, or PLACES.
+        rows: with the columns of FINGERPRINTS.
 
     Raises:
-        DataError: a row is of a document that the cell has not.
+        DataError: a row is of a document that the cell does not have.
     """
     cell = _read_cell(search, context)
     column = {name: numbers(rows.column(name)) for name in FINGERPRINTS.names}
@@ -510,11 +509,11 @@ def _read_cell(search: Search, context: PassContext) -> Symbols:
 def repeated_spans(
     search: Search, first: Int64s, keys: Int64s, starts: Uint32s, lengths: Int64s
 ) -> list[AnyArray]:
-    """Return the windows of contexts that are repeated, being equal to another one, as in SPANS.
+    """Return the windows of contexts that equal another one, as in SPANS.
 
     Args:
-        first: (R,) the first context that equals each, as `find_equal` has it.
-        keys, starts, lengths: (R,) where they are, in symbols.
+        first: (R,) the first context that equals each, as `find_equal` returns it.
+        keys, starts, lengths: (R,) document of each context, and its symbols there.
     """
     pieces = []
     for kind, is_first in _kinds(search):
@@ -528,7 +527,7 @@ def repeated_spans(
 
 
 def _kinds(search: Search) -> tuple[tuple[int, bool], ...]:
-    """Return kinds of windows to look for, and whether the first of equal ones is left out."""
+    """Return the kinds of windows to find, and for each whether it leaves the first one out."""
     if search.keep == "whole":
         return (_CUT, True), (_ANY, False)
     return ((_CUT, search.keep == "first"),)
@@ -556,7 +555,7 @@ def merge_spans(keys: Int64s, starts: Int64s, ends: Int64s) -> DocumentSpans:
     order = order[order_keys(keys[order])]
     keys, starts, ends = keys[order], starts[order], ends[order]
     docs = np.cumsum(np.diff(keys, prepend=keys[:1]) != 0)
-    # No document is as long as the distance between two, so ends of others don't matter.
+    # Documents are 2**33 apart, and none is as long, so ends in other documents don't matter.
     reach = np.maximum.accumulate(docs << 33 | ends) if len(ends) else ends
     opens = np.flatnonzero(np.append(True, (docs << 33 | starts)[1:] > reach[:-1])[: len(keys)])
     closes = np.append(opens[1:], len(keys)) - 1 if len(keys) else opens
@@ -571,8 +570,8 @@ def count_groups(context: PassContext, sizes: Int64s) -> None:
 
 
 def write(
-    context: PassContext, run: str, schema: pa.Schema, columns: Sequence[AnyArray | pa.Array]
+    context: PassContext, name: str, schema: pa.Schema, columns: Sequence[AnyArray | pa.Array]
 ) -> None:
-    """Write a run whose rows are in order."""
+    """Write a shuffle file whose rows are sorted."""
     arrays = [pa.array(column, field.type) for field, column in zip(schema, columns, strict=True)]
-    context.write_shuffle(run, dict(zip(schema.names, arrays, strict=True)), is_sorted=True)
+    context.write_shuffle(name, dict(zip(schema.names, arrays, strict=True)), is_sorted=True)

@@ -1,4 +1,4 @@
-"""The documented engine of substring_dedup: one suffix array over all that is compared.
+"""The published engine of substring_dedup: one suffix array over all that is compared.
 
     texts (cells)             symbols of documents, sorted by scope
     sort (ranges of scopes)   suffix array, equal windows, spans
@@ -54,8 +54,7 @@ _TEXTS = pa.schema(
 _SIZES = pa.schema([("scope", pa.uint64()), ("symbols", pa.int64())])
 _SPANS = pa.schema([("key", pa.int64()), ("start", pa.int64()), ("end", pa.int64())])
 
-_SEPARATOR = 0xFF
-"""Is in no UTF-8."""
+_SEPARATOR = 0xFF  # in no UTF-8
 
 _MAX_UNITS = 256
 
@@ -77,14 +76,14 @@ def require_library() -> Any:
 
 
 def bytes_each(search: Search, num_symbols: int) -> int:
-    """Return the memory per symbol: text read, laid out, sorted; neighbours, flags."""
+    """Return the memory per symbol: text as read, as laid out, suffixes, neighbours, flags."""
     if search.tokenizer is not None:
         return 48 if num_symbols < 1 << 29 else 84  # ids are sorted as four bytes each
     return 14 if num_symbols < 1 << 31 else 22
 
 
 def passes(search: Search) -> tuple[Pass, ...]:
-    """Return all passes but the last, which asks for `cell_spans`."""
+    """Return all passes but the last, which calls `cell_spans`."""
     return (
         Pass("texts", partial(write_texts, search), is_cell_alone=True),
         Pass(
@@ -215,7 +214,7 @@ def _groups(totals: Int64s, max_symbols: int) -> Iterator[tuple[int, int]]:
 def _search_scopes(search: Search, texts: pa.Table) -> Iterator[DocumentSpans]:
     """Yield the spans of each scope."""
     scopes, keys, ranks = (numbers(texts.column(name)) for name in ("scope", "key", "rank"))
-    order = np.lexsort((keys, ranks, scopes))  # positions are compared as they are laid out
+    order = np.lexsort((keys, ranks, scopes))  # of equal windows the first in this order stays
     edges = np.flatnonzero(np.diff(scopes[order], prepend=~scopes[order[:1]]))
     offsets, content = utf8(texts.column("symbols").combine_chunks())
     width = np.dtype(symbol_type(search)).itemsize

@@ -30,10 +30,10 @@ class Search(Parameters):
     """Parameters that decide which spans are repeated."""
 
     min_bytes: int | None = Field(None, ge=10, le=100_000)
-    """Length of a repeated span at least, in bytes; 250 if nothing is given. For 100 bytes of
-    English, scripts of three bytes a letter need 300."""
+    """Least length of a repeated span, in bytes; 250 if `min_tokens` is not set either. For 100
+    bytes of English, scripts of three bytes a letter need 300."""
     min_tokens: int | None = Field(None, ge=4, le=25_000)
-    """Length in token ids of `tokenizer` instead; encoding costs more than all else."""
+    """Least length in token ids of `tokenizer`, instead; encoding takes longer than all else."""
     tokenizer: PathText | None = None
     """Path of a tokenizer.json, for `min_tokens`: spans are equal when their ids are."""
     keep: Literal["first", "whole", "none"] = "first"
@@ -42,7 +42,7 @@ class Search(Parameters):
     that every repeated window stays in one piece somewhere, if `min_fragment` and `min_document`
     are no more than `min_bytes`; it cuts about a tenth less."""
     prefer: tuple[str, ...] = Field((), max_length=MAX_SOURCES)
-    """Sources whose copies count as earlier than those of others, the most wanted first."""
+    """Sources whose copies count as earlier than those of others, the most preferred first."""
     scope: str = GLOBAL
     """Look for repeats among all documents, or only among those with the same value in a column of
     strings: source, language.label, or a declared one such as dump."""
