@@ -25,7 +25,6 @@ from corpuskit.formats.batch import utf8
 from corpuskit.inspect.contamination import contamination_report
 from corpuskit.stage import Known, View
 from corpuskit.stages.dedup.decontaminate import (
-    MAX_NAMED,
     REACH_BYTES,
     Decontaminate,
     index,
@@ -34,6 +33,7 @@ from corpuskit.stages.dedup.decontaminate import (
     widen_spans,
 )
 from corpuskit.stages.dedup.decontaminate import index as item_index
+from corpuskit.stages.dedup.decontaminate.benchmarks import MAX_NAMED
 from corpuskit.stages.dedup.decontaminate.index import Recipe, open_index
 from corpuskit.stages.dedup.decontaminate.items import (
     BenchmarkColumns,
@@ -269,9 +269,9 @@ def test_runs_of_words_are_those_of_plain_python(tmp_path_factory, questions, te
             utf8(pa.array([" ".join(text)], pa.large_string())),
             open_index(made._recipe()), 3, made._thresholds(),
         )  # fmt: skip
-    places = sorted(zip(found.starts.tolist(), found.ends.tolist(), strict=True))
+    spans = sorted(zip(found.starts.tolist(), found.ends.tolist(), strict=True))
     expected = plain_runs(text, unique, 6)
-    assert places == [(2 * first, 2 * end - 1) for first, end in expected]
+    assert spans == [(2 * first, 2 * end - 1) for first, end in expected]
     assert sorted(found.values.tolist()) == sorted(end - first for first, end in expected)
 
 
@@ -378,9 +378,9 @@ def test_lines_are_cut_whole_however_many_spans_they_hold():
 
 def widened(text, to):
     """Return what is left of a text without the widened spans, given in brackets."""
-    places = [at for at, char in enumerate(text) if char in "[]"]
+    offsets = [at for at, char in enumerate(text) if char in "[]"]
     content = text.replace("[", "").replace("]", "")
-    bounds = [len(text[:at].replace("[", "").replace("]", "").encode()) for at in places]
+    bounds = [len(text[:at].replace("[", "").replace("]", "").encode()) for at in offsets]
     starts, ends = np.array(bounds[::2], np.int64), np.array(bounds[1::2], np.int64)
     rows = np.zeros(len(starts), np.int64)
     column = utf8(pa.array([content], pa.large_string()))
@@ -439,11 +439,11 @@ def plain_score(part, text, weights):
     for row, at in itertools.product(range(1, len(part) + 1), range(1, len(text) + 1)):
         kept, passed = best[row, at - 1]
         choices = [best[row - 1, at], (kept, passed + SKIP)]
-        for rows, places in ((1, 1), (2, 1), (1, 2)):
-            if row < rows or at < places:
+        for rows, words in ((1, 1), (2, 1), (1, 2)):
+            if row < rows or at < words:
                 continue
-            if "".join(part[row - rows : row]) == "".join(text[at - places : at]):
-                kept, passed = best[row - rows, at - places]
+            if "".join(part[row - rows : row]) == "".join(text[at - words : at]):
+                kept, passed = best[row - rows, at - words]
                 choices.append((kept + sum(weights[row - rows : row]), passed))
         most = max(kept - passed for kept, passed in choices)
         best[row, at] = max(one for one in choices if one[0] - one[1] == most)

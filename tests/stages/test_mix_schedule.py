@@ -54,11 +54,11 @@ def first_lack(stages, caps, limits):
     taken = [0] * len(caps)
     for number, (size, weights) in enumerate(stages):
         here = [0] * len(caps)
-        for place, source in enumerate(turns(size, weights)):
+        for row, source in enumerate(turns(size, weights)):
             taken[source] += 1
             here[source] += 1
             if taken[source] > caps[source] or here[source] > limits[number][source]:
-                return number, source, place
+                return number, source, row
     return None
 
 
@@ -368,7 +368,7 @@ def test_fifty_sources_in_three_stages_are_less_than_three_rows_off():
     )
     for stage in made.stages:
         shares = np.array(stage.weights) / sum(stage.weights)
-        for place in [*range(1, stage.rows, 97), stage.rows]:
-            off = np.abs(apportion(place, stage.weights) - place * shares).max()
+        for row in [*range(1, stage.rows, 97), stage.rows]:
+            off = np.abs(apportion(row, stage.weights) - row * shares).max()
             assert off < 3
         assert apportion(stage.rows, stage.weights).tolist() == list(stage.counts)

@@ -56,6 +56,7 @@ class Reference:
 
     def read(self, file: str, low: int, high: int, schema: pa.Schema) -> pa.Table:
         """Return the rows whose first column is in `[low, high)`; keys are not shifted."""
+        # That run may have stored a `priority`, which `schema` leaves out.
         rows = [
             read_shuffle(self.store.at(part.path, footer=part.footer), low, high).select(
                 schema.names

@@ -26,10 +26,11 @@ from corpuskit.stage import Cost, Example, GlobalStage, Pass
 from corpuskit.stages._numbers import among
 from corpuskit.stages._routing import one_unit, read_own_rows
 from corpuskit.stages.dedup.decontaminate.benchmarks import (
-    MAX_NAMED,
     SEPARATOR,
     BenchmarkStage,
     by_benchmark,
+    first_of_rows,
+    lists_of_rows,
 )
 from corpuskit.stages.dedup.decontaminate.index import file_stamps
 from corpuskit.stages.dedup.decontaminate.ngrams import (
@@ -322,10 +323,9 @@ class DecontaminateNgrams(BenchmarkStage, GlobalStage):
         """Return the items that each of `num` documents has n-grams of, in order of the items."""
         index = self._index()
         rows, owners = np.divmod(np.unique(rows * len(index.items) + owners), len(index.items))
-        is_named = np.arange(len(rows)) - np.searchsorted(rows, rows) < MAX_NAMED
+        is_named = first_of_rows(rows)
         names = pa.array([index.items[item] for item in owners[is_named].tolist()], pa.string())
-        bounds = np.searchsorted(rows[is_named], np.arange(num + 1)).astype(np.int32)
-        return pa.ListArray.from_arrays(pa.array(bounds), names)
+        return lists_of_rows(rows[is_named], names, num)
 
     @property
     def _limits(self) -> tuple[int, int | None]:

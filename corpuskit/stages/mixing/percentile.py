@@ -128,9 +128,13 @@ class Percentile(GlobalStage):
                 weights = view.text.sizes()
             for column, scaled in enumerate(values):
                 rows = np.flatnonzero(~np.isnan(scaled))
-                tables.append(
-                    _table(column, groups.take(pa.array(rows)), scaled[rows], weights[rows])
-                )
+                columns = {
+                    "column": np.full(len(rows), column, np.uint8),
+                    "group": groups.take(pa.array(rows)),
+                    "value": scaled[rows].astype(np.int64),
+                    "weight": weights[rows],
+                }
+                tables.append(pa.table(columns))
             has_score = ~np.isnan(values).all(axis=0)
             context.count("scored", int(has_score.sum()))
             context.count("missing", int((~has_score).sum()))
@@ -260,17 +264,6 @@ class Percentile(GlobalStage):
             context.add_ledger(
                 Entries.of(view.batch, rows, context.label, rules, values, bounds[codes])
             )
-
-
-def _table(column: int, groups: pa.Array, scaled: Float64s, weights: Int64s) -> pa.Table:
-    return pa.table(
-        {
-            "column": np.full(len(scaled), column, np.uint8),
-            "group": groups,
-            "value": scaled.astype(np.int64),
-            "weight": weights,
-        }
-    )
 
 
 def _summed(rows: pa.Table) -> pa.Table:

@@ -27,10 +27,11 @@ from corpuskit.kernels.spans import replace_spans
 from corpuskit.paths import PathText
 from corpuskit.stage import Cost, Example, Outcome, Spans, StreamingStage
 from corpuskit.stages.dedup.decontaminate.benchmarks import (
-    MAX_NAMED,
     SEPARATOR,
     BenchmarkStage,
     by_benchmark,
+    first_of_rows,
+    lists_of_rows,
 )
 from corpuskit.stages.dedup.decontaminate.index import Recipe, check_files, open_index
 from corpuskit.stages.dedup.decontaminate.items import benchmark_files
@@ -215,7 +216,9 @@ class Decontaminate(BenchmarkStage, StreamingStage):
         if self.widen != "no":
             starts, ends = widen_spans(view.text, rows, starts, ends, self.widen)
             rows, starts, ends, kinds = merge_spans(rows, starts, ends, kinds)
-        text = _without(view.text, rows, starts, ends)
+        nothing = np.zeros(len(rows), np.uint8)  # what replaces each span: the first of [b""]
+        offsets, data = replace_spans(*view.text, rows, starts, ends, nothing, [b""])
+        text = Utf8(frozen(offsets), frozen(data))
         is_little = (text.sizes() < self.min_left) & (codes > 0)
         spans = Spans(rows, starts, ends, np.where(is_little[rows], codes[rows], kinds))
         return Outcome(
@@ -260,31 +263,21 @@ def _columns(findings: Findings, index: ItemIndex, num_docs: int) -> dict[str, p
     scores = np.zeros(num_docs)
     np.maximum.at(scores, findings.rows, findings.scores)
     pairs = findings.rows * len(index.names) + findings.items
-    _, firsts = np.unique(pairs, return_index=True)
-    firsts = np.sort(firsts)
-    rows = findings.rows[firsts]
-    bounds = np.searchsorted(rows, np.arange(num_docs + 1))
-    ranks = np.arange(len(rows)) - bounds[rows]
-    firsts, rows = firsts[ranks < MAX_NAMED], rows[ranks < MAX_NAMED]
+    firsts = np.sort(np.unique(pairs, return_index=True)[1])
+    firsts = firsts[first_of_rows(findings.rows[firsts])]
     names = index.names.take(pa.array(findings.items[firsts])).cast(pa.string())
-    offsets = pa.array(np.searchsorted(rows, np.arange(num_docs + 1)).astype(np.int32))
-    return {
-        "score": pa.array(np.round(scores, 4)),
-        "items": pa.ListArray.from_arrays(offsets, names),
-    }
+    items = lists_of_rows(findings.rows[firsts], names, num_docs)
+    return {"score": pa.array(np.round(scores, 4)), "items": items}
 
 
 def _phrases(phrases: Findings, index: ItemIndex, num_docs: int) -> pa.Array:
     """Return the runs of words of each document that may be common, the first `MAX_NAMED`."""
     order = np.lexsort((phrases.starts, phrases.rows))
-    rows = phrases.rows[order]
-    first = np.searchsorted(rows, np.arange(num_docs + 1))
-    order = order[np.arange(len(rows)) - first[rows] < MAX_NAMED]
+    order = order[first_of_rows(phrases.rows[order])]
     names = index.names.take(pa.array(phrases.items[order])).cast(pa.string())
     arrays = [names, pa.array(phrases.starts[order]), pa.array(phrases.ends[order])]
-    offsets = np.searchsorted(phrases.rows[order], np.arange(num_docs + 1)).astype(np.int32)
     values = pa.StructArray.from_arrays(arrays, fields=list(_PHRASE_SPAN))
-    return pa.ListArray.from_arrays(pa.array(offsets), values)
+    return lists_of_rows(phrases.rows[order], values, num_docs)
 
 
 def _reasons(findings: Findings, codes: Bytes, items: pa.ListArray) -> pa.Array:
@@ -292,12 +285,6 @@ def _reasons(findings: Findings, codes: Bytes, items: pa.ListArray) -> pa.Array:
     names = pc.binary_join(items, SEPARATOR)
     rules = pa.array([None, *RULES]).take(pa.array(codes.astype(np.int64)))
     return pc.binary_join_element_wise(rules, names, ": ")
-
-
-def _without(text: Utf8, rows: Int64s, starts: Int64s, ends: Int64s) -> Utf8:
-    """Return texts without spans."""
-    offsets, data = replace_spans(*text, rows, starts, ends, np.zeros(len(rows), np.uint8), [b""])
-    return Utf8(frozen(offsets), frozen(data))
 
 
 # ---------------------------------------------------------------- spans

@@ -8,6 +8,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import pyarrow as pa
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from corpuskit.paths import PathText
@@ -15,7 +17,7 @@ from corpuskit.stage import Stage
 from corpuskit.stages.dedup.decontaminate.items import BenchmarkColumns, benchmark_files
 
 if TYPE_CHECKING:
-    from corpuskit.kernels.arrays import Bools
+    from corpuskit.kernels.arrays import Bools, Int64s
 MAX_NAMED = 20
 """Most items that are named for one document."""
 
@@ -28,6 +30,18 @@ def by_benchmark(names: Sequence[str], is_found: Bools) -> dict[str, tuple[int, 
     benchmarks = [name.partition("/")[0] for name in names]
     missed = Counter(itertools.compress(benchmarks, ~is_found))
     return {name: (missed[name], total) for name, total in sorted(Counter(benchmarks).items())}
+
+
+def first_of_rows(rows: Int64s) -> Bools:
+    """Return which entries are among the first MAX_NAMED of their row; rows ascend."""
+    is_first: Bools = np.arange(len(rows)) - np.searchsorted(rows, rows) < MAX_NAMED
+    return is_first
+
+
+def lists_of_rows(rows: Int64s, values: pa.Array, num_rows: int) -> pa.ListArray:
+    """Return a list of values for each row; rows ascend."""
+    offsets = np.searchsorted(rows, np.arange(num_rows + 1)).astype(np.int32)
+    return pa.ListArray.from_arrays(pa.array(offsets), values)
 
 
 class BenchmarkStage(Stage):

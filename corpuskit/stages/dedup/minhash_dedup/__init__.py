@@ -66,7 +66,7 @@ _SIGN_SPEEDS = {"fast": 200e6, "datatrove": 28e6, "datasketch": 45e6}
 """Bytes of text per CPU second, at 14 bands of 8."""
 
 
-class MinhashDedup(schemes.Signing, ClusterStage):
+class MinhashDedup(schemes.SignatureParameters, ClusterStage):
     r"""Keep one document of those that share most of their word (or character) n-grams.
 
     Bands propose; the documents' sets of shingles, compared exactly, decide. Two documents of

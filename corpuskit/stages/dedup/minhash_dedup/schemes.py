@@ -36,7 +36,7 @@ _BLOCK_BYTES, _BLOCK_DOCS = 1 << 20, 4096
 a word and signatures up to 900 a document, which should not leave the processor's cache."""
 
 
-class Signing(Parameters):
+class SignatureParameters(Parameters):
     """Parameters that decide signatures."""
 
     ngram: int = Field(5, ge=1, le=64)
@@ -74,7 +74,7 @@ class Signatures(NamedTuple):
     values: Uint32s | Uint64s | None
 
 
-def check(stage: Signing) -> None:
+def check(stage: SignatureParameters) -> None:
     """Refuse parameters that the scheme does not have, without loading a tokenizer.
 
     Raises:
@@ -100,20 +100,20 @@ def check(stage: Signing) -> None:
         )
 
 
-def hashing(stage: Signing) -> tuple[HashFunction, Precision]:
+def hashing(stage: SignatureParameters) -> tuple[HashFunction, Precision]:
     """Return the hash function of shingles and its bits; not for `fast`."""
     function, precision = _DEFAULTS[stage.scheme]
     return stage.hash_function or function, stage.precision or precision
 
 
-def libraries(stage: Signing) -> tuple[str, ...]:
+def libraries(stage: SignatureParameters) -> tuple[str, ...]:
     """Return distributions whose version decides signatures."""
     if stage.scheme != "datatrove":
         return ("numpy",)
     return ("numpy", "spacy", "regex", *libraries_of_words("spacy", stage.language)[2:])
 
 
-def sign(view: View, stage: Signing, *, values: bool = False) -> Signatures:
+def sign(view: View, stage: SignatureParameters, *, values: bool = False) -> Signatures:
     """Return the signatures of a batch under `stage.scheme`.
 
     Without words a document has none; with `datatrove` also with fewer words than `ngram`.
@@ -151,7 +151,7 @@ def _blocks(offsets: Int64s) -> list[tuple[int, int]]:
 class _Signer:
     """Turns hashes of shingles into signatures; not for `fast`."""
 
-    def __init__(self, stage: Signing) -> None:
+    def __init__(self, stage: SignatureParameters) -> None:
         self._precision = hashing(stage)[1]
         self._width = stage.bands * stage.rows
         self._ab: tuple[AnyArray, AnyArray]  # factors and summands of the permutations
@@ -174,7 +174,7 @@ class _Signer:
         sign(bounds, hashes, *self._ab, out)
 
 
-def _ngram_hashes(text: Utf8, stage: Signing) -> tuple[Int64s, Uint64s]:
+def _ngram_hashes(text: Utf8, stage: SignatureParameters) -> tuple[Int64s, Uint64s]:
     """Return the hashes of each document's shingles, in order; not for `fast`."""
     function, precision = hashing(stage)
     if stage.scheme == "datasketch":
@@ -186,7 +186,7 @@ def _ngram_hashes(text: Utf8, stage: Signing) -> tuple[Int64s, Uint64s]:
     return hash_ngrams(strings, stage.ngram, function, precision, keeps_short=False)
 
 
-def shingles(view: View, stage: Signing) -> tuple[Int64s, Uint64s]:
+def shingles(view: View, stage: SignatureParameters) -> tuple[Int64s, Uint64s]:
     r"""Return the different 64-bit shingle hashes of each document, ascending: offsets, hashes.
 
     Shingles are n-grams of `\w+` words in lower case whatever the scheme, or of characters; a

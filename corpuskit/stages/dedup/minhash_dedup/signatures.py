@@ -14,7 +14,12 @@ import pyarrow.parquet as pq
 from corpuskit.errors import DataError
 from corpuskit.kernels.arrays import AnyArray, Int64s
 from corpuskit.stage import UnitContext, View
-from corpuskit.stages.dedup.minhash_dedup.schemes import Scheme, Signatures, Signing, hashing
+from corpuskit.stages.dedup.minhash_dedup.schemes import (
+    Scheme,
+    SignatureParameters,
+    Signatures,
+    hashing,
+)
 
 ROLE = "signatures:"
 """Role of the parts of a stage, without its label."""
@@ -62,7 +67,9 @@ def signed_rows(view: View, signatures: Signatures) -> Signed:
     return Signed(view.keys[signatures.signed], ids, signatures.values[signatures.signed])
 
 
-def write_signatures(context: UnitContext, stage: Signing, batches: Sequence[Signed]) -> None:
+def write_signatures(
+    context: UnitContext, stage: SignatureParameters, batches: Sequence[Signed]
+) -> None:
     """Publish the signatures of a cell as `signatures/<label>/part-*.parquet`, if it has any.
 
     Columns: `key` int64, `id` string, `signature` fixed_size_binary, the values little endian;
@@ -122,7 +129,7 @@ def read_signatures(file: pq.ParquetFile, settings: SignatureSettings) -> Iterat
         yield Signed(keys.to_numpy(), ids, content.reshape(len(column), settings.num_perm))
 
 
-def _settings(stage: Signing, dtype: str) -> SignatureSettings:
+def _settings(stage: SignatureParameters, dtype: str) -> SignatureSettings:
     function, precision = (None, None) if stage.scheme == "fast" else hashing(stage)
     return SignatureSettings(
         stage.scheme, stage.ngram, stage.bands, stage.rows, stage.seed, stage.language, function,

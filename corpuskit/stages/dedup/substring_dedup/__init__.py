@@ -33,7 +33,7 @@ from corpuskit.stages.dedup.substring_dedup import partitioned, suffix_array
 from corpuskit.stages.dedup.substring_dedup.symbols import (
     ENCODED_PER_SECOND,
     DocumentSpans,
-    Search,
+    SubstringParameters,
     byte_spans,
     columns_of,
 )
@@ -41,7 +41,7 @@ from corpuskit.stages.dedup.substring_dedup.symbols import (
 _TRIMS = {"char": trims.CHAR, "word": trims.WORD, "line": trims.LINE}
 
 
-class SubstringDedup(Search, GlobalStage):
+class SubstringDedup(SubstringParameters, GlobalStage):
     """Cut passages that occur elsewhere, byte for byte.
 
     A window of `min_bytes` bytes is repeated if the same bytes occur twice in the corpus,

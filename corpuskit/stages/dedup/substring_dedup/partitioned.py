@@ -55,7 +55,7 @@ from corpuskit.stages import _routing
 from corpuskit.stages._numbers import among
 from corpuskit.stages.dedup.substring_dedup.symbols import (
     DocumentSpans,
-    Search,
+    SubstringParameters,
     Symbols,
     read_symbols,
     symbol_type,
@@ -93,7 +93,7 @@ _MAX_OPENS = 1 << 27
 100 TB. Routing would write contexts, most of what is written, a second time."""
 
 
-def passes(search: Search) -> tuple[Pass, ...]:
+def passes(search: SubstringParameters) -> tuple[Pass, ...]:
     """Return all passes but the last, which calls `cell_spans`."""
     fingerprints, contexts, size = "winnow/fingerprints", "gather/contexts", context_bytes(search)
     places, windows = "count/places", "compare/windows"
@@ -163,7 +163,7 @@ _REPEATED, _DISTINCT = 0.35, 0.2
 113 MB of technical English, a quarter of it in repeats of 250 bytes, have 0.26 and 0.15."""
 
 
-def cost(search: Search, volume: Volume, pass_name: str) -> Cost:
+def cost(search: SubstringParameters, volume: Volume, pass_name: str) -> Cost:
     """Return what one of `passes` needs."""
     has_bytes = search.tokenizer is None
     width = np.dtype(symbol_type(search)).itemsize
@@ -220,7 +220,7 @@ _HOT_ROWS = 1 << 18
 """The most rows of a fingerprint that are compared as they are."""
 
 
-def winnow_cell(search: Search, context: PassContext) -> None:
+def winnow_cell(search: SubstringParameters, context: PassContext) -> None:
     """Write the fingerprints of a cell's documents, and what repeats within periodic text."""
     rows: list[tuple[NDArray[np.generic], ...]] = []
     spans: list[tuple[NDArray[np.generic], ...]] = []
@@ -250,7 +250,7 @@ def winnow_cell(search: Search, context: PassContext) -> None:
     write(context, "spans", SPANS, _merge_kinds(columns))
 
 
-def count_range(search: Search, context: PassContext) -> None:
+def count_range(search: SubstringParameters, context: PassContext) -> None:
     """Write the fingerprints that occur more than once, and which ones are hot."""
     max_rows = min(_HOT_ROWS, context.memory_bytes // (4 * context_bytes(search)))
     hot = _count(context, [_routing.routed_file(context, "winnow/fingerprints")], max(max_rows, 2))
@@ -258,7 +258,7 @@ def count_range(search: Search, context: PassContext) -> None:
     context.write_shuffle("hot", {"fp": hot}, is_sorted=True)
 
 
-def refine_cell(search: Search, context: PassContext) -> None:
+def refine_cell(search: SubstringParameters, context: PassContext) -> None:
     """Write a row for each window of a cell whose fingerprint is hot, no text twice.
 
     A slice of the windows at a time, so that a cell may consist of them.
@@ -283,7 +283,7 @@ def refine_cell(search: Search, context: PassContext) -> None:
 
 
 def _write_windows(
-    search: Search, context: PassContext, combined: Combined, rows: slice, file: str
+    search: SubstringParameters, context: PassContext, combined: Combined, rows: slice, file: str
 ) -> list[AnyArray]:
     """Write the windows of some contexts, equal ones once; return those of them that repeat."""
     width = combined.width
@@ -305,7 +305,7 @@ def _write_windows(
     return repeated_spans(search, first, keys, starts, sizes // width)
 
 
-def recount_range(search: Search, context: PassContext) -> None:
+def recount_range(search: SubstringParameters, context: PassContext) -> None:
     """Write the windows of hot fingerprints that occur more than once."""
     del search
     _count(context, REFINED, None)
@@ -355,7 +355,7 @@ def _drop_hot(rows: pa.Table, hot: Uint64s, max_rows: int) -> tuple[pa.Table, Ui
 # ---------------------------------------------------------------- which windows are equal
 
 
-def gather_cell(search: Search, context: PassContext) -> None:
+def gather_cell(search: SubstringParameters, context: PassContext) -> None:
     """Write the contexts of a cell's fingerprints, each text once, and which of them repeat."""
     unit = context.unit
     files = (_routing.routed_file(context, "count/places"), "recount/places")
@@ -377,7 +377,7 @@ def gather_cell(search: Search, context: PassContext) -> None:
     write(context, "contexts", CONTEXTS, [*columns, symbols])
 
 
-def compare_range(search: Search, context: PassContext) -> None:
+def compare_range(search: SubstringParameters, context: PassContext) -> None:
     """Write which windows of a range of fingerprints are repeated."""
     unit = context.unit
     file = _routing.routed_file(context, "gather/contexts")
@@ -408,7 +408,7 @@ def compare_range(search: Search, context: PassContext) -> None:
     write(context, "windows", WINDOWS, [values[key_order] for values in columns])
 
 
-def cell_spans(search: Search, context: PassContext) -> DocumentSpans:
+def cell_spans(search: SubstringParameters, context: PassContext) -> DocumentSpans:
     """Return the spans of the documents of this cell."""
     unit = context.unit
     file = _routing.routed_file(context, "compare/windows")
@@ -435,7 +435,7 @@ _LARGE = 64
 """Fewest rows of a group that is counted as large."""
 
 
-def context_bytes(search: Search) -> int:
+def context_bytes(search: SubstringParameters) -> int:
     """Return the memory of a context while it is compared: read, joined, flags, outcome."""
     symbols = search.window + search.window // 4
     size = 2 * symbols * np.dtype(symbol_type(search)).itemsize + search.window // 4 + 300
@@ -460,7 +460,7 @@ class Combined(NamedTuple):
     repeats: list[AnyArray]
 
 
-def combine(search: Search, context: PassContext, rows: pa.Table) -> Combined:
+def combine(search: SubstringParameters, context: PassContext, rows: pa.Table) -> Combined:
     """Find contexts of equal text in a cell.
 
     Args:
@@ -491,7 +491,7 @@ def combine(search: Search, context: PassContext, rows: pa.Table) -> Combined:
     return Combined(first_columns, begins[is_first], data, width, repeats)
 
 
-def _read_cell(search: Search, context: PassContext) -> Symbols:
+def _read_cell(search: SubstringParameters, context: PassContext) -> Symbols:
     """Return all documents of a cell; scopes are in the fingerprints already."""
     batches = list(read_symbols(search, context))
     pieces: list[AnyArray] = [b.values[b.offsets[0] : b.offsets[-1]] for b in batches]
@@ -507,7 +507,7 @@ def _read_cell(search: Search, context: PassContext) -> Symbols:
 
 
 def repeated_spans(
-    search: Search, first: Int64s, keys: Int64s, starts: Uint32s, lengths: Int64s
+    search: SubstringParameters, first: Int64s, keys: Int64s, starts: Uint32s, lengths: Int64s
 ) -> list[AnyArray]:
     """Return the windows of contexts that equal another one, as in SPANS.
 
@@ -526,7 +526,7 @@ def repeated_spans(
     return _merge_kinds([np.concatenate(arrays) for arrays in zip(*pieces, strict=True)])
 
 
-def _kinds(search: Search) -> tuple[tuple[int, bool], ...]:
+def _kinds(search: SubstringParameters) -> tuple[tuple[int, bool], ...]:
     """Return the kinds of windows to find, and for each whether it leaves the first one out."""
     if search.keep == "whole":
         return (_CUT, True), (_ANY, False)

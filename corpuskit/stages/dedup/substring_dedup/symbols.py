@@ -26,7 +26,7 @@ ENCODED_PER_SECOND = 2.2e6
 _MIN_BYTES = 250  # about the 50 tokens of English of Lee et al. 2022
 
 
-class Search(Parameters):
+class SubstringParameters(Parameters):
     """Parameters that decide which spans are repeated."""
 
     min_bytes: int | None = Field(None, ge=10, le=100_000)
@@ -80,17 +80,17 @@ class Symbols(NamedTuple):
     ranks: Bytes
 
 
-def symbol_type(search: Search) -> type[np.uint8 | np.uint32]:
+def symbol_type(search: SubstringParameters) -> type[np.uint8 | np.uint32]:
     """Return the type of `Symbols.values`."""
     return np.uint8 if search.tokenizer is None else np.uint32
 
 
-def columns_of(search: Search) -> tuple[str, ...]:
+def columns_of(search: SubstringParameters) -> tuple[str, ...]:
     """Return the columns that decide which documents and copies are compared, besides the text."""
     return (*scope_columns(search.scope), *keep_columns("first", search.prefer))
 
 
-def read_symbols(search: Search, context: PassContext) -> Iterator[Symbols]:
+def read_symbols(search: SubstringParameters, context: PassContext) -> Iterator[Symbols]:
     """Yield the documents of a cell that are still alive, batch by batch."""
     for view in context.read(*dict.fromkeys(["text", *columns_of(search)])):
         offsets, values = _symbols_of(search, view)
@@ -98,7 +98,7 @@ def read_symbols(search: Search, context: PassContext) -> Iterator[Symbols]:
         yield Symbols(view.keys, offsets, values, scope_hashes(view, search.scope), ranks)
 
 
-def _symbols_of(search: Search, view: View) -> tuple[Int64s, Bytes | Uint32s]:
+def _symbols_of(search: SubstringParameters, view: View) -> tuple[Int64s, Bytes | Uint32s]:
     """Return offsets (N + 1,) and values as in `Symbols`."""
     if search.tokenizer is None:
         return view.text
@@ -110,7 +110,7 @@ def _symbols_of(search: Search, view: View) -> tuple[Int64s, Bytes | Uint32s]:
 
 
 def byte_spans(
-    search: Search, view: View, rows: Int64s, starts: Int64s, ends: Int64s
+    search: SubstringParameters, view: View, rows: Int64s, starts: Int64s, ends: Int64s
 ) -> tuple[Int64s, Int64s]:
     """Return spans of symbols as spans of bytes of the texts; no more than those symbols cover.
 

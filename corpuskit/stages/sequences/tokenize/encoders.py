@@ -136,13 +136,9 @@ def raise_interrupts(error: BaseException) -> None:
 
 def have_same_ids(left: Ids, right: Ids) -> bool:
     """Return whether both engines gave the same ids."""
-    return np.array_equal(left.offsets - left.offsets[0], right.offsets - right.offsets[0]) and (
-        np.array_equal(_content(left), _content(right))
-    )
-
-
-def _content(encoded: Ids) -> Uint32s:
-    return encoded.ids[encoded.offsets[0] : encoded.offsets[-1]]
+    ids, other_ids = (e.ids[e.offsets[0] : e.offsets[-1]] for e in (left, right))
+    sizes, other_sizes = np.diff(left.offsets), np.diff(right.offsets)
+    return np.array_equal(sizes, other_sizes) and np.array_equal(ids, other_ids)
 
 
 class SentencePieceEncoder:
