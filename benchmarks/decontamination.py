@@ -53,7 +53,7 @@ from corpuskit.stages.dedup.decontaminate.items import (
     read_benchmarks,
     read_items,
 )
-from corpuskit.stages.dedup.decontaminate.ngrams import Cutting, janitor_pieces, word_spans
+from corpuskit.stages.dedup.decontaminate.ngrams import janitor_pieces, word_spans
 from corpuskit.stages.dedup.decontaminate.search import find_items
 from corpuskit.stages.dedup.decontaminate_ngrams import DecontaminateNgrams
 
@@ -122,8 +122,8 @@ def methods_of(
     index = open_index(stage._recipe())
     ours(stage, ["warm up"])
     spent = time.process_time() - began
-    print(f"our index: {index.num_read:,} items, {len(index.names):,} different, {(~index.is_found(0.0, passages=False)).sum()} too short; "
-          f"{index.size_bytes / 1e6:,.0f} MB; opened in {spent:.2f} CPU s")  # fmt: skip
+    print(f"our index: {len(index.names):,} different items, {(~index.is_found(0.0, passages=False)).sum()} too short; "
+          f"opened in {spent:.2f} CPU s")  # fmt: skip
     items = [
         item
         for name, path in stage._recipe().files
@@ -321,7 +321,7 @@ def natural(stage: Decontaminate, methods: dict[str, Any], options: argparse.Nam
                 left -= len(text.encode())
     views = list(batches(texts))
     size = sum(int(view.text.sizes().sum()) for view in views) / 1e6
-    index, bounds = open_index(stage._recipe()), stage._bounds()
+    index, bounds = open_index(stage._recipe()), stage._thresholds()
     began = time.process_time()
     found = [find_items(view.text, index, stage.ngram, bounds) for view in views]
     spent = time.process_time() - began
@@ -441,7 +441,7 @@ def frequency(num: int, seed: str, known: set[str]) -> None:
                 began = time.process_time()
                 rows, words, hashes = index.find(view.text)
                 middle = time.process_time()
-                find_items(view.text, items, other.ngram, other._bounds())
+                find_items(view.text, items, other.ngram, other._thresholds())
                 spent, one_pass = spent + middle - began, one_pass + time.process_time() - middle
                 found.append((rows + first, words, hashes))
                 first += view.num_docs
@@ -527,7 +527,7 @@ def janitor(path: Path) -> None:
                     mine = words[rows == at].tolist()
                     places = word_spans(text, "janitor") if mine else []
                     spans = [(places[one][0], places[one + num - 1][1]) for one in mine]
-                    kept, hits = janitor_pieces(len(text), spans, Cutting(200, 200, 10))
+                    kept, hits = janitor_pieces(len(text), spans, 200, 200)
                     left = [text[a:b] for a, b in kept] if hits <= 10 else []
                     if not mine and not chunks:  # we leave these as they are
                         short += 1

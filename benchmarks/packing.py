@@ -30,7 +30,13 @@ from corpuskit.formats.shuffle_files import write_shuffle
 from corpuskit.kernels.packing import best_fit, cut_documents, fill_rows, lay_out
 from corpuskit.stage import Unit, View
 from corpuskit.stages.mixing.upsample import QualityCurve, Upsample
-from corpuskit.stages.sequences._rows import PackedDocuments, cut, groups, row_tables, windows
+from corpuskit.stages.sequences._rows import (
+    PackedDocuments,
+    copy_groups,
+    cut_pieces,
+    pack_windows,
+    row_tables,
+)
 from corpuskit.stages.sequences.pack import Bands, Pack
 from corpuskit.stages.sequences.tokenize import Tokenize
 
@@ -117,7 +123,9 @@ def documents_of(
 def bench_window(name: str, lengths: NDArray[np.int64], width: int, repeats: int) -> None:
     """Measure one full window: its kernels alone, and with the Arrow columns around them."""
     documents = documents_of(lengths[:20_000])
-    pieces = cut(documents, np.arange(len(documents.keys)), width, joined=False).part(0, WINDOW)
+    pieces = cut_pieces(documents, np.arange(len(documents.keys)), width, joined=False).part(
+        0, WINDOW
+    )
     num = len(pieces.lengths)
     _, num_rows = best_fit(pieces.lengths, width)
     out = np.empty((num_rows, width), np.uint16)
@@ -132,7 +140,7 @@ def bench_window(name: str, lengths: NDArray[np.int64], width: int, repeats: int
     schema = token_schema(width - 1, "uint16", {})
 
     def whole() -> None:
-        window = list(windows(pieces, WINDOW, width, joined=False))
+        window = list(pack_windows(pieces, WINDOW, width, joined=False))
         for _ in row_tables(window, documents, schema, width, 0):
             pass
 
@@ -220,9 +228,9 @@ def padding(documents: PackedDocuments, width: int, num_bands: int) -> float:
     """Return the share of padding, of one cell."""
     rows = tokens = 0
     for band in range(num_bands):
-        for chosen in groups(documents, band):
-            pieces = cut(documents, chosen, width, joined=False)
-            rows += sum(one.num_rows for one in windows(pieces, WINDOW, width, joined=False))
+        for chosen in copy_groups(documents, band):
+            pieces = cut_pieces(documents, chosen, width, joined=False)
+            rows += sum(one.num_rows for one in pack_windows(pieces, WINDOW, width, joined=False))
             tokens += int(pieces.lengths.sum())
     return 1 - tokens / (rows * width)
 

@@ -14,7 +14,7 @@ from corpuskit.kernels.arrays import AnyArray, Bools, Float64s, Int64s
 from corpuskit.stage import Known
 
 _NAMES = frozenset({"text", "extra"})
-"""Columns of strings that are never numbers."""
+"""Columns that never hold numbers, though strings may."""
 
 _NUMBER = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$"
 
@@ -86,8 +86,8 @@ def among(values: AnyArray, members: AnyArray) -> Bools:
     """Return which values occur in `members`, which is sorted; O(V log C)."""
     if len(members) == 0:
         return np.zeros(len(values), np.bool_)
-    at = np.minimum(np.searchsorted(members, values), len(members) - 1)
-    return members[at] == values  # type: ignore[no-any-return]
+    nearest = np.minimum(np.searchsorted(members, values), len(members) - 1)
+    return members[nearest] == values  # type: ignore[no-any-return]
 
 
 def _is_string(kind: pa.DataType) -> bool:

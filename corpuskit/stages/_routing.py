@@ -2,14 +2,16 @@
 
 A consumer that asks for a narrow range opens every shuffle file that may hold it. With P producers
 and C consumers that is P x C small reads: fine for hundreds, hopeless for 100,000 cells, where the
-last pass of dedup and the shuffle would open 1e10 files. Above MAX_OPENS a pass in between merges
-what a group of producers has in a range of consumers, for G groups and R ranges, as many as the
-memory of a task asks for. That takes R x P opens to write and G x C to read, so G and R are about
-equal. Below, the pass has nothing to do. The rows that a consumer gets are the same.
+last pass of dedup and the shuffle would open 1e10 files. Above MAX_OPENS a routing pass in between
+merges what a group of producers has in a range of consumers, for G groups and R ranges, as many as
+the memory of a task asks for. That takes R x P opens to write and G x C to read, so G and R are
+about equal. Below MAX_OPENS the routing pass has no units. The rows that a consumer gets are the
+same either way. Shuffle files are named `<pass>/<name>`.
 """
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 import itertools
 import math
@@ -30,25 +32,30 @@ if TYPE_CHECKING:
     from corpuskit.formats.manifest import Part
 
 MAX_OPENS = 1 << 20
-"""Shuffle files that all consumers together may open without a second level: minutes of CPU."""
+"""Shuffle files that consumers may open without a second level: 135 us each, 2.4 CPU minutes."""
 
 RANGE_ROWS = 1 << 24
 """The most rows of a hash range, whatever the memory: seconds of work for one task."""
 
 ROUTED = "routed"
+"""Begins the name of the counter with which a routing pass records that it wrote a file."""
 
 
-def hash_units(plan: PassPlan, run: str, row_bytes: int, reference_rows: int = 0) -> list[Unit]:
+def one_unit(_plan: PassPlan) -> list[Unit]:
+    """Return the unit of a pass that is one task."""
+    return [Unit(0)]
+
+
+def hash_units(plan: PassPlan, file: str, row_bytes: int, reference_rows: int = 0) -> list[Unit]:
     """Cut the rows of a shuffle file into hash ranges that a task can hold; at least one.
 
     Args:
-        run: `<pass>/<file>`, whose first column is an evenly spread uint64.
+        file: its first column is an evenly spread uint64.
         row_bytes: memory that a task needs per row.
         reference_rows: of reference runs, which are read by the same ranges.
     """
-    rows = sum(part.rows for part in plan.parts(run)) + reference_rows
-    rows_each = min(max(plan.memory_bytes // row_bytes, 1), RANGE_ROWS)
-    return range_units(max(-(-rows // rows_each), 1))
+    rows = sum(part.rows for part in plan.parts(file)) + reference_rows
+    return range_units(num_ranges(rows, row_bytes, plan.memory_bytes))
 
 
 def range_units(num: int) -> list[Unit]:
@@ -67,17 +74,19 @@ def cost_of_ranges(volume: Volume, rows: int, row_bytes: int, cpu: float, disk: 
         cpu: CPU seconds of all.
         disk: bytes written.
     """
-    num = num_ranges(volume, rows, row_bytes)
+    num = num_ranges(rows, row_bytes, volume.task_memory_bytes)
     return Cost(cpu, unit_bytes=-(-rows // num) * row_bytes, disk_bytes=disk, units=num)
 
 
-def num_ranges(volume: Volume, rows: int, row_bytes: int) -> int:
-    """Return how many ranges `hash_units` cuts these rows into."""
-    return max(-(-rows // min(max(volume.task_memory_bytes // row_bytes, 1), RANGE_ROWS)), 1)
+def num_ranges(rows: int, row_bytes: int, memory_bytes: int) -> int:
+    """Return into how many ranges `hash_units` cuts rows."""
+    return max(-(-rows // min(max(memory_bytes // row_bytes, 1), RANGE_ROWS)), 1)
 
 
-def cost_of_route(volume: Volume, consumers: int, size: int, cpu: float, disk: int) -> Cost:
-    """Return what a second level needs between the cells and some consumers; nothing if it is idle.
+def cost_of_route(
+    volume: Volume, consumers: int, size: int, cpu: float, disk: int, max_opens: int = MAX_OPENS
+) -> Cost:
+    """Return what a routing pass between the cells and some consumers needs; nothing if it is idle.
 
     Args:
         volume: what is read.
@@ -86,7 +95,7 @@ def cost_of_route(volume: Volume, consumers: int, size: int, cpu: float, disk: i
         cpu: CPU seconds of all.
         disk: bytes written.
     """
-    if volume.cells * consumers <= MAX_OPENS:
+    if volume.cells * consumers <= max_opens:
         return Cost(units=0)
     memory = min(volume.task_memory_bytes, size)
     return Cost(cpu, unit_bytes=memory, disk_bytes=disk, units=max(-(-size // max(memory, 1)), 1))
@@ -95,7 +104,7 @@ def cost_of_route(volume: Volume, consumers: int, size: int, cpu: float, disk: i
 def cut_routes(
     producers: Sequence[Part], consumers: Sequence[Unit], row_bytes: int, memory_bytes: int
 ) -> list[Unit]:
-    """Return the pieces of the second level; none if the first level will do.
+    """Return the units of a routing pass; none if consumers can read the first level.
 
     Args:
         producers: parts of the shuffle file.
@@ -108,7 +117,7 @@ def cut_routes(
     ends = np.cumsum([part.rows for part in producers])
     pieces = max(-(-int(ends[-1]) * row_bytes // memory_bytes), 1)
     groups = max(math.isqrt(pieces * len(producers) // len(consumers)), 1)
-    cuts = np.searchsorted(ends, [int(ends[-1]) * place // groups for place in range(1, groups)])
+    cuts = np.searchsorted(ends, [int(ends[-1]) * number // groups for number in range(1, groups)])
     edges = sorted({0, *(int(cut) + 1 for cut in cuts), len(producers)})
     return [
         dataclasses.replace(unit, number=number, producers=group)
@@ -133,68 +142,63 @@ def _ranges(consumers: Sequence[Unit], num: int) -> list[Unit]:
     return ranges
 
 
-def route(context: PassContext, producers: str, run: str, schema: pa.Schema) -> None:
-    """Write what some producers have in the range of this unit as one shuffle file.
-
-    Args:
-        producers: `<pass>/<file>`.
-        run: name of the result.
-    """
-    context.count(f"{ROUTED}/{run}")
-    unit = context.unit
-    rows = context.read_shuffle(producers, unit.low, unit.high, schema, unit.producers)
-    columns = {name: rows.column(name).combine_chunks() for name in schema.names}
-    context.write_shuffle(run, columns)
+def route(context: PassContext, file: str, schema: pa.Schema) -> None:
+    """Write what some producers have in the range of this unit as one shuffle file."""
+    unit, name = context.unit, file.partition("/")[2]
+    context.count(f"{ROUTED}/{name}")
+    rows = context.read_shuffle(file, unit.low, unit.high, schema, unit.producers)
+    context.write_shuffle(name, {column: rows.column(column) for column in schema.names})
 
 
-def routed(context: PassContext, producers: str, run: str) -> str:
-    """Return the name of the shuffle file to read: the routed one if there is one."""
-    return f"route/{run}" if context.counters("route").get(f"{ROUTED}/{run}") else producers
-
-
-def merge_pass(
+def route_pass(
     stage: Parameters,
     files: Mapping[str, pa.Schema],
     units: Callable[[PassPlan], list[Unit]],
     *,
+    name: str = "",
     done_with: tuple[str, ...] | None = None,
 ) -> Pass:
-    """Return the pass `route_<name>` between one that writes shuffle files and one that reads them.
+    """Return the routing pass between one that writes shuffle files and one that reads them.
 
     Args:
         stage: whose pass it is.
-        files: `<pass>/<name>` -> schema; the first one names the pass.
-        units: cuts it, as `cells_if_many` and `ranges_if_many` do.
+        files: file -> schema.
+        units: cuts it, as `route_to_cells` and `route_to_ranges` do.
+        name: `route_<name of the first file>` by default.
         done_with: the files, by default: no other pass reads them.
     """
-    names = tuple(files) if done_with is None else done_with
-    return Pass(_merging(next(iter(files))), partial(_merge, stage, files), units, done_with=names)
+    first = next(iter(files))
+    done_with = tuple(files) if done_with is None else done_with
+    return Pass(
+        name or _pass_name(first), partial(_route_files, stage, files), units, done_with=done_with
+    )
 
 
-def merged_file(context: PassContext, file: str, first: str = "") -> str:
-    """Return the shuffle file to read in place of `<pass>/<name>`: the merged one if there is one.
+def routed_file(context: PassContext, file: str, pass_name: str = "") -> str:
+    """Return the shuffle file to read instead of `file`: the routed one if there is one.
 
     Args:
-        first: of the files that are merged together with it, if it is not that itself.
+        pass_name: what routes it; `route_<name>` by default.
     """
-    name, via = file.partition("/")[2], _merging(first or file)
-    return f"{via}/{name}" if context.counters(via).get(f"{ROUTED}/{name}") else file
+    name, pass_name = file.partition("/")[2], pass_name or _pass_name(file)
+    is_routed = context.counters(pass_name).get(f"{ROUTED}/{name}")
+    return f"{pass_name}/{name}" if is_routed else file
 
 
-def cells_if_many(plan: PassPlan, file: str, row_bytes: int, *other_units: Unit) -> list[Unit]:
-    """Return the pieces of a second level before the cells, and more units of the same kind."""
+def route_to_cells(plan: PassPlan, file: str, row_bytes: int, *other_units: Unit) -> list[Unit]:
+    """Return the units of a routing pass before the cells, and before other ranges of keys."""
     units = sorted([*other_units, *plan.cells()], key=attrgetter("low"))
     cells = [Unit(cell.number, "", cell.low, cell.high, cell.rows) for cell in units]
     return cut_routes(plan.parts(file), cells, row_bytes, plan.memory_bytes)
 
 
-def ranges_if_many(
+def route_to_ranges(
     plan: PassPlan, file: str, ranges: Sequence[Unit], row_bytes: int, max_opens: int | None = None
 ) -> list[Unit]:
-    """Return the pieces of a second level before ranges of hashes.
+    """Return the units of a routing pass before ranges of hashes.
 
     Args:
-        max_opens: opens that need no second level; MAX_OPENS by default.
+        max_opens: opens that need no routing; MAX_OPENS by default.
     """
     parts = plan.parts(file)
     if max_opens is not None and len(parts) * len(ranges) <= max_opens:
@@ -204,10 +208,18 @@ def ranges_if_many(
     return cut_routes(parts, consumers, row_bytes, plan.memory_bytes)
 
 
-def _merging(file: str) -> str:
+def read_own_rows(context: PassContext, file: str, schema: pa.Schema) -> pa.Table:
+    """Return what the unit of this number wrote in an earlier pass; no rows if it wrote none."""
+    number, parts = context.unit.number, context.parts(file)
+    producer = bisect.bisect_left(parts, number, key=lambda part: part.unit)
+    has_written = producer < len(parts) and parts[producer].unit == number
+    return context.read_shuffle(file, None, None, schema, (producer, producer + has_written))
+
+
+def _pass_name(file: str) -> str:
     return f"route_{file.partition('/')[2]}"
 
 
-def _merge(_stage: Parameters, files: Mapping[str, pa.Schema], context: PassContext) -> None:
+def _route_files(_stage: Parameters, files: Mapping[str, pa.Schema], context: PassContext) -> None:
     for file, schema in files.items():
-        route(context, file, file.partition("/")[2], schema)
+        route(context, file, schema)

@@ -69,7 +69,7 @@ def test_special_tokens_without_number_are_refused(tmp_path):
     fields["config"]["default_num_special_tokens"] = 10**12
     path = tmp_path / "tekken.json"
     path.write_text(json.dumps(fields))
-    with pytest.raises(UsageError, match=r"tekken\.json is no Tekken file"):
+    with pytest.raises(UsageError, match=r"tekken\.json is not a Tekken file"):
         define(TokenizerSpec(str(path)))
 
 

@@ -165,17 +165,17 @@ class Context(PassContext):
     ) -> None:
         if len(next(iter(columns.values()))) == 0:
             return
-        place = f"{self.pass_name}/{name}"
+        file = f"{self.pass_name}/{name}"
         path = f"{self.pass_name}-{name}-{self.unit.number}.arrow"
         table = write_shuffle(self.run.folder / path, columns, is_sorted=is_sorted)
         keys = table.column(0).to_numpy()
-        assert (keys[:-1] <= keys[1:]).all(), f"{place} is not sorted"
+        assert (keys[:-1] <= keys[1:]).all(), f"{file} is not sorted"
         part = Part(
             self.unit.number, f"run:{name}", path, rows=len(keys), first=int(keys[0]),
             last=int(keys[-1]), source=self.unit.source,
         )  # fmt: skip
-        parts = self.run.written.setdefault(place, [])
-        assert part.unit not in {other.unit for other in parts}, f"{place} was written twice"
+        parts = self.run.written.setdefault(file, [])
+        assert part.unit not in {other.unit for other in parts}, f"{file} was written twice"
         parts.append(part)
 
     def read_shuffle(
@@ -235,7 +235,7 @@ def run_global(stage: GlobalStage, texts: Sequence[str], **settings: Any) -> Dec
 
 
 def key_of(number: int) -> int:
-    """Return the key of a document by its place among the texts."""
+    """Return the key of a document by its position among the texts."""
     return FIRST_KEY + KEY_STEP * number
 
 
@@ -246,7 +246,7 @@ def first_source(documents: pa.Table) -> str:
 
 
 def number_of(key: int) -> int:
-    """Return the place of a document among the texts."""
+    """Return the position of a document among the texts."""
     number, rest = divmod(key - FIRST_KEY, KEY_STEP)
     assert rest == 0, "not a key"
     return number

@@ -180,7 +180,7 @@ def save_byte_tokenizer(folder: Path) -> str:
     plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = [byte for byte in range(256) if byte not in plain]
     chars = {byte: chr(byte) for byte in plain}
-    chars |= {byte: chr(256 + place) for place, byte in enumerate(others)}
+    chars |= {byte: chr(256 + index) for index, byte in enumerate(others)}
     tokenizer = Tokenizer(models.BPE({chars[byte]: byte for byte in range(256)}, []))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.add_special_tokens(["<|endoftext|>", "<|pad|>"])
@@ -234,10 +234,10 @@ def documents(
     """Yield texts as views of `batch_docs` documents."""
     for begin in range(0, len(texts), batch_docs):
         batch = texts[begin : begin + batch_docs]
-        places = np.arange(position + begin, position + begin + len(batch))
+        positions = np.arange(position + begin, position + begin + len(batch))
         columns = {
-            "key": pa.array(make_keys(ordinal, places)),
-            "id": pa.array([f"{source}-{place}" for place in places]),
+            "key": pa.array(make_keys(ordinal, positions)),
+            "id": pa.array([f"{source}-{position}" for position in positions]),
             "text": pa.array(batch, pa.large_string()),
         }
         for name, by_id in (values or {}).items():

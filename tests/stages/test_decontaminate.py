@@ -25,7 +25,6 @@ from corpuskit.formats.batch import utf8
 from corpuskit.inspect.contamination import contamination_report
 from corpuskit.stage import Known, View
 from corpuskit.stages.dedup.decontaminate import (
-    MAX_NAMED,
     REACH_BYTES,
     Decontaminate,
     index,
@@ -34,6 +33,7 @@ from corpuskit.stages.dedup.decontaminate import (
     widen_spans,
 )
 from corpuskit.stages.dedup.decontaminate import index as item_index
+from corpuskit.stages.dedup.decontaminate.benchmarks import MAX_NAMED
 from corpuskit.stages.dedup.decontaminate.index import Recipe, open_index
 from corpuskit.stages.dedup.decontaminate.items import (
     BenchmarkColumns,
@@ -41,7 +41,7 @@ from corpuskit.stages.dedup.decontaminate.items import (
     read_benchmarks,
     read_items,
 )
-from corpuskit.stages.dedup.decontaminate.search import MAX_REPEATS, SKIP, find_items, measure
+from corpuskit.stages.dedup.decontaminate.search import MAX_REPEATS, SKIP, align_windows, find_items
 from tests.conftest import ROOT
 from tests.contract.strategies import plain, view
 from tests.engine.conftest import Lab
@@ -267,11 +267,11 @@ def test_runs_of_words_are_those_of_plain_python(tmp_path_factory, questions, te
         patch.setattr(search, "LEAST_PHRASE", 0.0)
         found = find_items(
             utf8(pa.array([" ".join(text)], pa.large_string())),
-            open_index(made._recipe()), 3, made._bounds(),
+            open_index(made._recipe()), 3, made._thresholds(),
         )  # fmt: skip
-    places = sorted(zip(found.starts.tolist(), found.ends.tolist(), strict=True))
+    spans = sorted(zip(found.starts.tolist(), found.ends.tolist(), strict=True))
     expected = plain_runs(text, unique, 6)
-    assert places == [(2 * first, 2 * end - 1) for first, end in expected]
+    assert spans == [(2 * first, 2 * end - 1) for first, end in expected]
     assert sorted(found.values.tolist()) == sorted(end - first for first, end in expected)
 
 
@@ -315,7 +315,7 @@ def test_documents_alone_and_slices_decide_as_the_whole(action):
 def test_endless_repeats_are_bounded():
     index = open_index(Decontaminate(benchmarks=SAMPLE)._recipe())
     text = utf8(pa.array([f"{FERRY} {FILLER * 4}" * (MAX_REPEATS + 9)], pa.large_string()))
-    bounds = Decontaminate(benchmarks=SAMPLE, chunk_words=0)._bounds()
+    bounds = Decontaminate(benchmarks=SAMPLE, chunk_words=0)._thresholds()
     assert len(find_items(text, index, 5, bounds)) == MAX_REPEATS
 
 
@@ -378,9 +378,9 @@ def test_lines_are_cut_whole_however_many_spans_they_hold():
 
 def widened(text, to):
     """Return what is left of a text without the widened spans, given in brackets."""
-    places = [at for at, char in enumerate(text) if char in "[]"]
+    offsets = [at for at, char in enumerate(text) if char in "[]"]
     content = text.replace("[", "").replace("]", "")
-    bounds = [len(text[:at].replace("[", "").replace("]", "").encode()) for at in places]
+    bounds = [len(text[:at].replace("[", "").replace("]", "").encode()) for at in offsets]
     starts, ends = np.array(bounds[::2], np.int64), np.array(bounds[1::2], np.int64)
     rows = np.zeros(len(starts), np.int64)
     column = utf8(pa.array([content], pa.large_string()))
@@ -439,11 +439,11 @@ def plain_score(part, text, weights):
     for row, at in itertools.product(range(1, len(part) + 1), range(1, len(text) + 1)):
         kept, passed = best[row, at - 1]
         choices = [best[row - 1, at], (kept, passed + SKIP)]
-        for rows, places in ((1, 1), (2, 1), (1, 2)):
-            if row < rows or at < places:
+        for rows, words in ((1, 1), (2, 1), (1, 2)):
+            if row < rows or at < words:
                 continue
-            if "".join(part[row - rows : row]) == "".join(text[at - places : at]):
-                kept, passed = best[row - rows, at - places]
+            if "".join(part[row - rows : row]) == "".join(text[at - words : at]):
+                kept, passed = best[row - rows, at - words]
                 choices.append((kept + sum(weights[row - rows : row]), passed))
         most = max(kept - passed for kept, passed in choices)
         best[row, at] = max(one for one in choices if one[0] - one[1] == most)
@@ -466,7 +466,7 @@ def test_scores_are_those_of_plain_python(tmp_path_factory, questions, text):
     index = open_index(Recipe((("b", path),), BenchmarkColumns(), 5, 5))
     documents = utf8(pa.array([" ".join(text)], pa.large_string()))
     windows = np.array([[0, part, 0, len(text)] for part in range(len(unique))], np.int64)
-    found = measure(documents, windows, index).scores.tolist()
+    found = align_windows(documents, windows, index).scores.tolist()
     for part, score in zip(unique, found, strict=True):
         weights = [plain_weight(word, unique) for word in part]
         assert score in plain_score(part, text, weights)
@@ -547,7 +547,6 @@ def test_equal_items_are_one_and_the_first_gives_its_name(tmp_path):
     path = write(tmp_path / "b.jsonl", [{"id": n, "question": FERRY} for n in "xyz"])
     index = open_index(Recipe((("b", path),), BenchmarkColumns(), 5, 8))
     assert index.names.to_pylist() == ["b/x"]
-    assert index.num_read == 3
 
 
 def test_benchmarks_are_called_like_their_files_or_as_given(tmp_path):
@@ -705,7 +704,6 @@ def test_an_index_that_is_kept_is_the_index(tmp_path, monkeypatch):
         index._opened.cache_clear()
         kept = open_index(recipe)
         assert kept.names == built.names
-        assert (kept.num_read, kept.size_bytes) == (built.num_read, built.size_bytes)
         for one, other in zip(
             (*kept.grams, *kept.parts), (*built.grams, *built.parts), strict=True
         ):

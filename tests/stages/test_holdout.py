@@ -214,7 +214,7 @@ def test_ranks_share_the_documents_and_the_first_ones_count(make_run):
     assert len(whole) == 15
     for ranks in (2, 4, 16):
         shares = [all_of(held_out, "web", rank, ranks) for rank in range(ranks)]
-        assert [shares[place % ranks][place // ranks] for place in range(15)] == whole
+        assert [shares[number % ranks][number // ranks] for number in range(15)] == whole
         assert sum(map(len, shares)) == 15
 
 

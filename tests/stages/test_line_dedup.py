@@ -74,30 +74,30 @@ def plain_repeats(
     texts: Sequence[str], stage: LineDedup, sources: Sequence[str], dumps: Sequence[str]
 ) -> list[tuple[list[tuple[int, int]], list[bool]]]:
     """Return the units of each text, and which of them are repeated."""
-    favours = {name: place for place, name in enumerate(stage.prefer)}
+    favours = {name: index for index, name in enumerate(stage.prefer)}
     order = sorted(range(len(texts)), key=lambda n: (favours.get(sources[n], len(favours)), n))
     found = [plain_units(text, stage.unit == "paragraph") for text in texts]
-    places: dict[tuple[str, str], list[tuple[int, int]]] = {}
+    occurrences: dict[tuple[str, str], list[tuple[int, int]]] = {}
     for number in order:
         raw = texts[number].encode()
         pieces = [plain_compared(raw[a:b].decode(), stage) for a, b in found[number]]
-        for place in range(len(pieces) - stage.window + 1):
-            unit = " ".join(pieces[place : place + stage.window])
+        for index in range(len(pieces) - stage.window + 1):
+            unit = " ".join(pieces[index : index + stage.window])
             if stage.normalize == "none":
-                last = found[number][place + stage.window - 1][1]
-                unit = raw[found[number][place][0] : last].decode()
+                last = found[number][index + stage.window - 1][1]
+                unit = raw[found[number][index][0] : last].decode()
             if len(unit.encode()) >= stage.min_bytes and len(unit.split()) >= stage.min_words:
                 scope = dumps[number] if stage.scope == "dump" else ""
-                places.setdefault((scope, unit), []).append((number, place))
+                occurrences.setdefault((scope, unit), []).append((number, index))
     repeated = [[False] * len(units) for units in found]
-    for met in places.values():
+    for met in occurrences.values():
         documents = stage.count == "documents"
         if len({number for number, _ in met} if documents else met) < stage.min_count:
             continue
-        for number, place in met:
-            is_first = number == met[0][0] if documents else (number, place) == met[0]
-            for unit_place in range(place, place + stage.window):
-                repeated[number][unit_place] |= stage.keep == "none" or not is_first
+        for number, index in met:
+            is_first = number == met[0][0] if documents else (number, index) == met[0]
+            for unit_index in range(index, index + stage.window):
+                repeated[number][unit_index] |= stage.keep == "none" or not is_first
     return list(zip(found, repeated, strict=True))
 
 

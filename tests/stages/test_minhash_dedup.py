@@ -102,7 +102,7 @@ def test_a_shuffled_corpus_has_the_same_clusters(texts: list[str], shuffler) -> 
     order = list(range(len(texts)))
     shuffler.shuffle(order)
     decided = run_global(LOOSE, [texts[number] for number in order])
-    clusters = {tuple(sorted(order[place] for place in c)) for c in decided.clusters()}
+    clusters = {tuple(sorted(order[index] for index in c)) for c in decided.clusters()}
     assert clusters == plain_clusters(LOOSE, texts)
 
 

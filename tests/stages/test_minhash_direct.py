@@ -129,8 +129,8 @@ def test_the_ends_of_a_chain_of_changes_stay_distinct(max_lost: float | None) ->
     source = random.Random(0)
     chain = [words(source, 400)]
     for step in range(39):
-        place = 20 * (step % 20)
-        chain.append([*chain[-1][:place], *words(source, 20), *chain[-1][place + 20 :]])
+        start = 20 * (step % 20)
+        chain.append([*chain[-1][:start], *words(source, 20), *chain[-1][start + 20 :]])
     texts = [" ".join(one) for one in chain]
     decided = run_global(MinhashDedup(max_lost=max_lost), texts, batch_docs=40)
     assert 4 < decided.keep.sum() < 20

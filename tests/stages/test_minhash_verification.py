@@ -95,7 +95,7 @@ def test_a_shuffled_corpus_has_the_same_clusters(texts: list[str], shuffler) -> 
     order = list(range(len(texts)))
     shuffler.shuffle(order)
     decided = run_global(joins_all(0.5), [texts[number] for number in order])
-    clusters = {tuple(sorted(order[place] for place in c)) for c in decided.clusters()}
+    clusters = {tuple(sorted(order[index] for index in c)) for c in decided.clusters()}
     assert clusters == exact_clusters(texts, 0.5)
 
 

@@ -266,7 +266,7 @@ def test_impossible_parameters_are_refused_with_the_plan(params):
             {"weights": {"web": 0.7}},
             "the weight of 'web' must be an integer of at least 1, got 0.7",
         ),
-        ({"weights": "unimx"}, "'unimx' is no way to compute weights. Did you mean 'unimax'?"),
+        ({"weights": "unimx"}, "'unimx' is not a way to compute weights. Did you mean 'unimax'?"),
         ({"weights": "unimax"}, "unimax divides a budget among sources. Set tokens or rows."),
         ({"weights": "unimax", "temperature": 2, "rows": 9}, "temperature .* unimax. Remove one"),
         ({"weights": {"web": 1}, "temperature": 2}, "it can't go with weights that are given"),

@@ -15,15 +15,15 @@ from hypothesis import strategies as st
 from corpuskit.errors import DataError, UsageError
 from corpuskit.loader.order import apportion
 from corpuskit.stages.mixing._schedule import (
-    Stretch,
+    StageRequest,
     Supply,
+    epoch_rows,
     make_schedule,
     num_tokens,
     problem_of,
     rows_of,
-    spread,
+    spread_evenly,
     temper,
-    times,
 )
 
 NAMES = ("web", "books", "code", "math")
@@ -54,11 +54,11 @@ def first_lack(stages, caps, limits):
     taken = [0] * len(caps)
     for number, (size, weights) in enumerate(stages):
         here = [0] * len(caps)
-        for place, source in enumerate(turns(size, weights)):
+        for row, source in enumerate(turns(size, weights)):
             taken[source] += 1
             here[source] += 1
             if taken[source] > caps[source] or here[source] > limits[number][source]:
-                return number, source, place
+                return number, source, row
     return None
 
 
@@ -78,15 +78,17 @@ def weigh(weights, num):
 @given(ROWS, CAPS, st.lists(st.tuples(st.integers(1, 60), WEIGHTS), min_size=1, max_size=3))
 def test_a_shortage_is_where_a_walk_through_the_run_meets_it(rows, caps, asked):
     num = len(rows)
-    stretches = [
-        Stretch(str(i), rows=size, weights=weigh(weights, num), max_epochs=2.0)
+    requests = [
+        StageRequest(str(i), rows=size, weights=weigh(weights, num), max_epochs=2.0)
         for i, (size, weights) in enumerate(asked)
     ]
-    made = make_schedule(supplies(rows, caps), stretches)
-    limits = [min(times(cap, n), times(2.0, n)) for cap, n in zip(caps, rows, strict=False)]
+    made = make_schedule(supplies(rows, caps), requests)
+    limits = [
+        min(epoch_rows(cap, n), epoch_rows(2.0, n)) for cap, n in zip(caps, rows, strict=False)
+    ]
     met = first_lack(
         [(size, weights[:num]) for size, weights in asked],
-        [times(cap, n) for cap, n in zip(caps, rows, strict=False)], [limits] * len(asked),
+        [epoch_rows(cap, n) for cap, n in zip(caps, rows, strict=False)], [limits] * len(asked),
     )  # fmt: skip
     assert [list(stage.counts) for stage in made.stages] == [
         counts(turns(size, weights[:num]), num) for size, weights in asked
@@ -102,10 +104,10 @@ def test_a_shortage_is_where_a_walk_through_the_run_meets_it(rows, caps, asked):
 @given(ROWS, CAPS, WEIGHTS, st.integers(1, 200))
 def test_the_advised_length_fits_and_a_row_more_does_not(rows, caps, weights, size):
     num = len(rows)
-    stretch = Stretch("main", ratio=1, weights=weigh(weights, num))
+    request = StageRequest("main", ratio=1, weights=weigh(weights, num))
     known = supplies(rows, caps)
     try:
-        made = make_schedule(known, [stretch], size)
+        made = make_schedule(known, [request], size)
     except DataError:
         return  # the caps leave no row at all
     text = problem_of(made, 8)
@@ -115,12 +117,12 @@ def test_the_advised_length_fits_and_a_row_more_does_not(rows, caps, weights, si
     found = re.search(r"Set rows to ([\d,]+) or less \(tokens to ([\d,]+)\)", text)
     if found is None:
         assert "max_epochs for" in text
-        assert not make_schedule(known, [stretch], 1).is_possible
+        assert not make_schedule(known, [request], 1).is_possible
         return
     fits, tokens = (int(one.replace(",", "")) for one in found.groups())
     assert tokens == 8 * fits
-    assert make_schedule(known, [stretch], fits).is_possible
-    assert not make_schedule(known, [stretch], fits + 1).is_possible
+    assert make_schedule(known, [request], fits).is_possible
+    assert not make_schedule(known, [request], fits + 1).is_possible
     used_up = re.search(r"used up after ([\d,]+) of", text)
     assert turns(size, weights[:num])[int(used_up[1].replace(",", ""))] == next(
         k for k, one in enumerate(known) if f"rows of {one.name!r}" in text
@@ -131,17 +133,17 @@ def test_the_advised_length_fits_and_a_row_more_does_not(rows, caps, weights, si
 @given(ROWS, WEIGHTS, st.integers(1, 120))
 def test_advised_weights_and_epochs_fit(rows, weights, size):
     num = len(rows)
-    stretch = Stretch("main", ratio=1, weights=weigh(weights, num))
-    text = problem_of(make_schedule(supplies(rows), [stretch], size), 1)
+    request = StageRequest("main", ratio=1, weights=weigh(weights, num))
+    text = problem_of(make_schedule(supplies(rows), [request], size), 1)
     name = re.search(r"rows of '(\w+)'", text)
     if found := re.search(r"its weight to (\d+) or less", text):
-        changed = {**stretch.weights, name[1]: int(found[1])}
-        again = Stretch("main", ratio=1, weights=changed)
+        changed = {**request.weights, name[1]: int(found[1])}
+        again = StageRequest("main", ratio=1, weights=changed)
         assert make_schedule(supplies(rows), [again], size).is_possible
     if text:
         epochs = float(re.search(r"max_epochs for '\w+' to ([\d.]+) or more", text)[1])
         caps = [epochs if one == name[1] else 1e9 for one in NAMES[:num]]
-        assert make_schedule(supplies(rows, caps), [stretch], size).is_possible
+        assert make_schedule(supplies(rows, caps), [request], size).is_possible
 
 
 @settings(deadline=None, max_examples=40)
@@ -149,9 +151,9 @@ def test_advised_weights_and_epochs_fit(rows, weights, size):
 def test_without_a_length_the_run_is_the_longest_that_a_walk_finds(rows, caps, one, two, a, b):
     num = len(rows)
     known = supplies(rows, caps)
-    stretches = [
-        Stretch("one", ratio=a, weights=weigh(one, num)),
-        Stretch("two", ratio=b, weights=weigh(two, num)),
+    requests = [
+        StageRequest("one", ratio=a, weights=weigh(one, num)),
+        StageRequest("two", ratio=b, weights=weigh(two, num)),
     ]
     limits = [supply.cap for supply in known]
 
@@ -164,20 +166,20 @@ def test_without_a_length_the_run_is_the_longest_that_a_walk_finds(rows, caps, o
     while fits(longest + 1):
         longest += 1
     if longest:
-        made = make_schedule(known, stretches)
+        made = make_schedule(known, requests)
         assert sum(stage.rows for stage in made.stages) == longest
     else:
         with pytest.raises(DataError, match="max_epochs leaves no row"):
-            make_schedule(known, stretches)
+            make_schedule(known, requests)
 
 
 def test_the_cap_of_a_stage_holds_besides_that_of_the_run():
     known = supplies([100, 10], [1.0, 4.0])
-    stretches = [
-        Stretch("warm", rows=50, weights={"web": 1}),
-        Stretch("anneal", rows=40, weights={"web": 1, "books": 1}, max_epochs={"books": 1.5}),
+    requests = [
+        StageRequest("warm", rows=50, weights={"web": 1}),
+        StageRequest("anneal", rows=40, weights={"web": 1, "books": 1}, max_epochs={"books": 1.5}),
     ]
-    text = problem_of(make_schedule(known, stretches), 2)
+    text = problem_of(make_schedule(known, requests), 2)
     assert text == (
         "mix: stage 'anneal' takes 20 rows of 'books', 2.00 epochs, but max_epochs of stage "
         "'anneal' 1.5 allows 15 (it has 10). They are used up after 31 of the 40 rows of stage "
@@ -188,8 +190,8 @@ def test_the_cap_of_a_stage_holds_besides_that_of_the_run():
 
 def test_the_advised_length_of_a_stage_leaves_enough_for_those_behind_it():
     known = supplies([1000, 75])
-    main = Stretch("main", rows=300, weights={"web": 2, "books": 1})
-    anneal = Stretch("anneal", rows=60, weights={"web": 1, "books": 1})
+    main = StageRequest("main", rows=300, weights={"web": 2, "books": 1})
+    anneal = StageRequest("anneal", rows=60, weights={"web": 1, "books": 1})
     text = problem_of(make_schedule(known, [main, anneal]), 1)
     fits = int(re.search(r"Set rows of stage 'main' to (\d+) or less", text)[1])
     for rows, is_possible in ((fits, True), (fits + 1, False)):
@@ -198,27 +200,27 @@ def test_the_advised_length_of_a_stage_leaves_enough_for_those_behind_it():
 
 
 def test_what_all_stages_before_have_taken_is_gone():
-    stretches = [Stretch(str(i), rows=4, weights={"web": 1}) for i in range(3)]
-    (one,) = make_schedule(supplies([10]), stretches).shortages
+    requests = [StageRequest(str(i), rows=4, weights={"web": 1}) for i in range(3)]
+    (one,) = make_schedule(supplies([10]), requests).shortages
     assert (one.stage, one.rows, one.max_rows, one.is_own) == (2, 4, 2, False)
 
 
 def test_a_run_of_open_length_ends_at_the_cap_of_a_stage():
-    stretches = [
-        Stretch("main", ratio=2, weights={"web": 1}),
-        Stretch("anneal", ratio=1, weights={"books": 1}, max_epochs=0.5),
+    requests = [
+        StageRequest("main", ratio=2, weights={"web": 1}),
+        StageRequest("anneal", ratio=1, weights={"books": 1}, max_epochs=0.5),
     ]
-    made = make_schedule(supplies([100, 20]), stretches)
+    made = make_schedule(supplies([100, 20]), requests)
     assert [stage.rows for stage in made.stages] == [21, 10]
 
 
 def test_epochs_are_the_decimals_that_were_written():
-    assert [times(0.29, 100), times(1.1, 10), times(1.15, 100)] == [29, 11, 115]
+    assert [epoch_rows(0.29, 100), epoch_rows(1.1, 10), epoch_rows(1.15, 100)] == [29, 11, 115]
 
 
 def test_all_sources_that_run_out_are_named():
-    stretch = Stretch("main", ratio=1, weights={"web": 1, "books": 1, "code": 1})
-    text = problem_of(make_schedule(supplies([90, 10, 20]), [stretch], 90), 1)
+    request = StageRequest("main", ratio=1, weights={"web": 1, "books": 1, "code": 1})
+    text = problem_of(make_schedule(supplies([90, 10, 20]), [request], 90), 1)
     assert "takes 30 rows of 'books', 3.00 epochs" in text
     assert text.endswith("Also too often: 'code' (in stage 'main').")
 
@@ -262,7 +264,7 @@ def test_unimax_fills_sources_like_water(limits, budget):
         able = [k for k, limit in enumerate(limits) if level[k] < limit]
         if able:
             level[min(able, key=lambda k: level[k])] += 1
-    found = spread(budget, limits)
+    found = spread_evenly(budget, limits)
     assert sum(found) == min(budget, sum(limits))
     # Who gets what can't be divided is a convention: the larger sources.
     assert sorted(found) == sorted(level)
@@ -271,20 +273,20 @@ def test_unimax_fills_sources_like_water(limits, budget):
 
 def test_unimax_is_that_of_the_paper():
     # Three sources of 10, 100 and 1000 rows, one epoch, 300 rows: 10, 100 and what is left.
-    assert spread(300, [10, 1000, 100]) == [10, 190, 100]
-    assert spread(60, [10, 1000, 100]) == [10, 25, 25]
+    assert spread_evenly(300, [10, 1000, 100]) == [10, 190, 100]
+    assert spread_evenly(60, [10, 1000, 100]) == [10, 25, 25]
 
 
 @settings(deadline=None, max_examples=60)
 @given(ROWS, CAPS, st.integers(1, 150))
 def test_a_unimax_run_takes_what_was_spread_or_says_what_fits(rows, caps, size):
     known = supplies(rows, caps)
-    stretch = Stretch("main", ratio=1, weights="unimax")
-    made = make_schedule(known, [stretch], size)
+    request = StageRequest("main", ratio=1, weights="unimax")
+    made = make_schedule(known, [request], size)
     limits = [supply.cap for supply in known]
     assert made.is_possible == (sum(limits) >= size)
     if made.is_possible:
-        assert list(made.stages[0].counts) == spread(size, limits)
+        assert list(made.stages[0].counts) == spread_evenly(size, limits)
         assert made.stages[0].weights == made.stages[0].counts
     else:
         text = problem_of(made, 16)
@@ -295,8 +297,8 @@ def test_a_unimax_run_takes_what_was_spread_or_says_what_fits(rows, caps, size):
 
 def test_unimax_shares_what_weights_that_are_given_leave():
     known = supplies([100, 20, 20])
-    warm = Stretch("warm", rows=60, weights="unimax")
-    anneal = Stretch("anneal", rows=20, weights={"books": 1, "code": 1})
+    warm = StageRequest("warm", rows=60, weights="unimax")
+    anneal = StageRequest("anneal", rows=20, weights={"books": 1, "code": 1})
     made = make_schedule(known, [warm, anneal])
     assert [stage.counts for stage in made.stages] == [(40, 10, 10), (0, 10, 10)]
     assert made.is_possible
@@ -304,8 +306,8 @@ def test_unimax_shares_what_weights_that_are_given_leave():
 
 def test_a_stage_that_takes_too_much_is_blamed_before_unimax_behind_it():
     known = supplies([100, 20])
-    warm = Stretch("warm", rows=60, weights={"web": 1, "books": 1})
-    anneal = Stretch("anneal", rows=20, weights="unimax", sources=["books"])
+    warm = StageRequest("warm", rows=60, weights={"web": 1, "books": 1})
+    anneal = StageRequest("anneal", rows=20, weights="unimax", sources=["books"])
     assert "takes 50 rows of 'books'" in problem_of(make_schedule(known, [warm, anneal]), 1)
     fits = dataclasses.replace(warm, rows=20)
     text = problem_of(make_schedule(known, [fits, anneal]), 1)
@@ -314,14 +316,14 @@ def test_a_stage_that_takes_too_much_is_blamed_before_unimax_behind_it():
 
 
 def test_unimax_of_some_sources_leaves_the_others_alone():
-    stretch = Stretch("main", ratio=1, weights="unimax", sources=["books", "code"])
-    made = make_schedule(supplies([100, 20, 20]), [stretch], 30)
+    request = StageRequest("main", ratio=1, weights="unimax", sources=["books", "code"])
+    made = make_schedule(supplies([100, 20, 20]), [request], 30)
     assert made.stages[0].counts == (0, 15, 15)
 
 
 def test_proportional_weights_of_some_sources_are_their_rows():
-    stretch = Stretch("main", ratio=1, sources=["web", "code"])
-    made = make_schedule(supplies([100, 20, 50]), [stretch])
+    request = StageRequest("main", ratio=1, sources=["web", "code"])
+    made = make_schedule(supplies([100, 20, 50]), [request])
     assert made.stages[0].weights == (100, 0, 50)
     assert made.stages[0].rows == 150
 
@@ -359,14 +361,14 @@ def test_fifty_sources_in_three_stages_are_less_than_three_rows_off():
     made = make_schedule(
         known,
         [
-            Stretch("warm", rows=9_001, weights=given_weights),
-            Stretch("main", rows=12_345, temperature=3.33),
-            Stretch("anneal", rows=5_000, weights="unimax"),
+            StageRequest("warm", rows=9_001, weights=given_weights),
+            StageRequest("main", rows=12_345, temperature=3.33),
+            StageRequest("anneal", rows=5_000, weights="unimax"),
         ],
     )
     for stage in made.stages:
         shares = np.array(stage.weights) / sum(stage.weights)
-        for place in [*range(1, stage.rows, 97), stage.rows]:
-            off = np.abs(apportion(place, stage.weights) - place * shares).max()
+        for row in [*range(1, stage.rows, 97), stage.rows]:
+            off = np.abs(apportion(row, stage.weights) - row * shares).max()
             assert off < 3
         assert apportion(stage.rows, stage.weights).tolist() == list(stage.counts)

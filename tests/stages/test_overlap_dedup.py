@@ -50,7 +50,7 @@ def plain_overlaps(
     split: Callable[[str], list[str]] = str.split,
 ) -> list[tuple[list[tuple[int, int]], list[int], list[int]]]:
     """Return the units of each text, how many n-grams each has, and how many of them are seen."""
-    favours = {name: place for place, name in enumerate(stage.prefer)}
+    favours = {name: rank for rank, name in enumerate(stage.prefer)}
     order = sorted(range(len(texts)), key=lambda n: (favours.get(sources[n], len(favours)), n))
     known: set[tuple[str, tuple[str, ...]]] = set()
     answers: dict[int, tuple[list[tuple[int, int]], list[int], list[int]]] = {}

@@ -82,8 +82,8 @@ def test_all_tokens_are_stored_so_often_and_no_row_has_two_copies(
         assert sorted(tokens) == sorted([*one.encode(), EOS] * copies[number])
         heads = [flag for _, key, _, flag in found if key == number and not flag & 1]
         assert len(heads) == copies[number]
-    places = [(row, key) for row, key, _, _ in found]
-    assert len(set(places)) == len(places)
+    pairs = [(row, key) for row, key, _, _ in found]
+    assert len(set(pairs)) == len(pairs)
     bands = [0 if s is None else bisect.bisect_right(EDGES, s) for s in scores]
     of_row = {}
     for row, key, _, _ in found:
@@ -183,8 +183,8 @@ def test_bands_come_one_after_another_each_permuted_with_its_key(
     expected = []
     for band in range(3) if direction == "ascending" else (2, 1, 0):
         own = bands[band]
-        places = permute(np.arange(len(own)), len(own), 0, "shuffle", "web", "band", band)
-        expected += [one for _, one in sorted(zip(places.tolist(), own, strict=True))]
+        positions = permute(np.arange(len(own)), len(own), 0, "shuffle", "web", "band", band)
+        expected += [one for _, one in sorted(zip(positions.tolist(), own, strict=True))]
     assert texts_of(run) == expected
 
 
@@ -205,12 +205,12 @@ def test_cells_and_tasks_do_not_matter(byte_tokenizer, new_folder, cuts, order, 
         whole.run_stage(Shuffle(order=order, rows_per_part=13))
         cut.run_stage(Shuffle(order=order, rows_per_part=13), backwards=backwards)
         assert whole.parts("shuffle.gather/tokens") == cut.parts("shuffle.gather/tokens")
-    else:  # a row's place depends on where it stands, and cells hold band after band
+    else:  # where a row goes depends on its position, and cells hold band after band
         cut.run_stage(Shuffle(order=order, rows_per_part=13), backwards=backwards)
         assert sorted(texts_of(cut)) == texts
 
 
-def test_a_band_without_rows_takes_no_place(byte_tokenizer, tmp_path):
+def test_a_band_without_rows_takes_no_row(byte_tokenizer, tmp_path):
     texts = numbered(5)[0]
     run = banded(tmp_path, [texts], [0.9, 0.1, 0.9, 0.1, 0.9], byte_tokenizer)
     run.run_stage(Shuffle(order="bands"))

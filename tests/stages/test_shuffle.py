@@ -43,10 +43,10 @@ def texts_of(rows):
 def test_rows_of_a_source_are_permuted_with_its_key(byte_tokenizer, tmp_path):
     run = packed(tmp_path, {"web": [numbered(0, 30), numbered(30, 20)]}, byte_tokenizer, seed=5)
     run.run_stage(Shuffle(rows_per_part=16))
-    places = permute(np.arange(50), 50, 5, "shuffle", "web")
-    expected = dict(zip(places.tolist(), numbered(0, 50), strict=True))
+    positions = permute(np.arange(50), 50, 5, "shuffle", "web")
+    expected = dict(zip(positions.tolist(), numbered(0, 50), strict=True))
     rows = texts_of(rows_of(run, "shuffle.gather/tokens"))
-    assert rows == [expected[place] for place in range(50)]
+    assert rows == [expected[position] for position in range(50)]
     assert rows != sorted(rows)
 
 

@@ -47,15 +47,18 @@ def plain_spans(
 ) -> Spans:
     """Return the repeated spans of each text, by a dictionary of all windows."""
     scopes, ranks = scopes or [""] * len(texts), ranks or [0] * len(texts)
-    places: dict[tuple[str, Any], list[tuple[int, int]]] = {}
+    positions: dict[tuple[str, Any], list[tuple[int, int]]] = {}
     for number in sorted(range(len(texts)), key=lambda number: (ranks[number], number)):
         text = texts[number]
         for at in range(len(text) - window + 1):
             key = scopes[number], text[at : at + window]
-            places.setdefault(key, []).append((number, at))
+            positions.setdefault(key, []).append((number, at))
     spans: Spans = [[] for _ in texts]
     for number, at in sorted(
-        place for found in places.values() if len(found) > 1 for place in found[keep == "first" :]
+        position
+        for found in positions.values()
+        if len(found) > 1
+        for position in found[keep == "first" :]
     ):
         mine = spans[number]
         start = mine.pop()[0] if mine and mine[-1][1] >= at else at
@@ -380,13 +383,13 @@ def test_passes_can_be_pickled(engine) -> None:
 def test_every_planted_passage_is_found(engine, shared_data, window: int) -> None:
     documents = pq.read_table(shared_data / "substring" / "docs.parquet")
     texts = documents.column("text").to_pylist()
-    place = {name: number for number, name in enumerate(documents.column("id").to_pylist())}
+    numbers = {name: number for number, name in enumerate(documents.column("id").to_pylist())}
     run = {"bounds": [400, 900], "batch_docs": 100}
     found = find(texts, engine=engine, min_bytes=window, keep="none", run=run)
     planted = pq.read_table(shared_data / "substring" / "planted_spans.parquet").to_pylist()
     eligible = 0
     for row in planted:
-        number = place[row["doc_id"]]
+        number = numbers[row["doc_id"]]
         start = len(texts[number][: row["start"]].encode())
         end = len(texts[number][: row["end"]].encode())
         if end - start < window:

@@ -71,15 +71,15 @@ def plain_spans(
     """Return what `find` should, by a dictionary of all windows."""
     columns = {"source": ["web"] * len(texts), **(columns or {})}
     prefer, size = [*finder.prefer, None], finder.window
-    places: dict[tuple[Any, bytes], list[tuple[int, int, int]]] = {}
+    positions: dict[tuple[Any, bytes], list[tuple[int, int, int]]] = {}
     for doc, text in enumerate(map(str.encode, texts)):
         source = columns["source"][doc]
         rank = prefer.index(source if source in prefer else None)
         scope = None if finder.scope == "global" else columns[finder.scope][doc] or ""
         for start in range(len(text) - size + 1):
             window = text[start : start + size]
-            places.setdefault((scope, window), []).append((rank, doc, start))
-    groups = [sorted(group) for group in places.values() if len(group) > 1]
+            positions.setdefault((scope, window), []).append((rank, doc, start))
+    groups = [sorted(group) for group in positions.values() if len(group) > 1]
     cut = {
         (doc, at)
         for group in groups

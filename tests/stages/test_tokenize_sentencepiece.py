@@ -109,7 +109,7 @@ def test_a_spelled_special_token_is_its_id_when_allowed(llama):
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ({"model_type": "unigram", "vocab_size": 300}, "it is no BPE"),
+        ({"model_type": "unigram", "vocab_size": 300}, "it is not BPE"),
         ({"normalization_rule_name": "nmt_nfkc"}, "it normalizes text"),
         ({"remove_extra_whitespaces": True}, "it normalizes text"),
         ({"byte_fallback": False, "vocab_size": 50}, "it has no byte fallback"),

@@ -194,7 +194,7 @@ def test_a_vocabulary_and_its_merges_are_one_tokenizer(small, name):
 
 def test_merges_of_another_vocabulary_are_refused(small):
     (small / "pair/merges.txt").write_text("#version: 0.2\nq zz\n")
-    with pytest.raises(UsageError, match=r"'q zz' is no pair of tokens of .*vocab.json"):
+    with pytest.raises(UsageError, match=r"'q zz' is not a pair of tokens of .*vocab.json"):
         Tokenize(tokenizer=str(small / "pair"), pattern="gpt2").provides({})
 
 
@@ -262,7 +262,7 @@ def refused(path, **params):
 
 def test_ranks_need_a_pattern(ranks):
     assert "Set pattern to one of gpt2, p50k, cl100k, o200k, llama3, qwen" in refused(ranks)
-    assert "'clk100' is no known name. Did you mean 'cl100k'" in refused(ranks, pattern="clk100")
+    assert "'clk100' is not a known name. Did you mean 'cl100k'" in refused(ranks, pattern="clk100")
 
 
 def test_special_tokens_of_ranks_are_checked(ranks):
@@ -297,7 +297,7 @@ def test_other_files_are_named(tmp_path, content, message):
 
 def test_a_broken_line_of_ranks_is_named(ranks):
     Path(ranks).write_bytes(Path(ranks).read_bytes() + b"YQ==\n")
-    assert f"{ranks}:268: is no token in base64 and its rank: b'YQ=='" in refused(
+    assert f"{ranks}:268: is not a token in base64 and its rank: b'YQ=='" in refused(
         ranks, pattern="gpt2"
     )
 

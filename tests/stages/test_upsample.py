@@ -22,11 +22,11 @@ finite = st.floats(-100, 100)
 
 
 def view(values, sources=None, first=0):
-    places = np.arange(first, first + len(values))
+    positions = np.arange(first, first + len(values))
     return View(
         pa.record_batch(
             {
-                "key": pa.array(make_keys(0, places)),
+                "key": pa.array(make_keys(0, positions)),
                 "source": pa.array(sources or ["web"] * len(values), pa.string()),
                 "q.score": pa.array(values, pa.float64()),
             }

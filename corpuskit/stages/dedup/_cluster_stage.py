@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
@@ -71,6 +72,7 @@ similarity to the survivor, `lost` the share of shingles that the survivor lacks
 were not computed."""
 
 DECISIONS = pa.schema([("key", pa.int64()), ("survivor_id", pa.string()), *_DECIDED])
+_DECISIONS_FILE = "survivors/decisions"
 
 DECISION_BYTES = 250
 """Memory of a decision while it is routed: read, sorted and written, ids of 60 bytes."""
@@ -86,8 +88,8 @@ have 0.13, exact and near duplicates together."""
 class ClusterStage(GlobalStage):
     """Base of stages that group documents and keep one of each group.
 
-    A subclass has `self.first_passes(..)`, further ones that end in a shuffle file `clusters`, and
-    then `self.last_passes()`.
+    The passes of a subclass are `self.first_passes(..)`, its own, which end in the shuffle file
+    `clusters`, and `self.last_passes()`.
 
     Source: none.
     """
@@ -103,7 +105,7 @@ class ClusterStage(GlobalStage):
     """Which document of a cluster stays: first (in reading order), longest, newest (by the date of
     its source), {best: <column>} (highest number), or none of them. Ties go to the first."""
     prefer: tuple[str, ...] = Field((), max_length=MAX_SOURCES)
-    """Sources whose documents stay before those of others, the most wanted first."""
+    """Sources whose documents stay rather than those of others, the most preferred first."""
     scope: str = GLOBAL
     """Look for duplicates among all documents, or only among those with the same value in a column
     of strings: source, language.label, or a declared one such as dump. Those without share one."""
@@ -129,7 +131,7 @@ class ClusterStage(GlobalStage):
         """Return the pass that writes the shuffle file `clusters`."""
 
     def files(self) -> tuple[str, ...]:
-        return tuple(str(find_seal(run, *self._indexing())) for run in self.against)
+        return tuple(str(find_seal(run, *self._index_key())) for run in self.against)
 
     def reference_runs(self) -> tuple[str, ...]:
         return self.against
@@ -145,11 +147,9 @@ class ClusterStage(GlobalStage):
         return {"cluster_id": pa.int64(), "cluster_size": pa.int32(), "cluster_rank": pa.int32()}
 
     def check(self, known: Known) -> None:
-        check_scope(known, self.scope)
+        check_scope(known, self.scope, self.prefer)
         if isinstance(self.keep, Best):
             check_numbers(known, "keep", self.keep.best)
-        for name in self.prefer:
-            known.check_source("prefer", name)
         self.references().check()
 
     def references(self) -> References:
@@ -158,7 +158,7 @@ class ClusterStage(GlobalStage):
         Raises:
             UsageError: one has no index, or one made with other parameters.
         """
-        return References.open(self.against, *self._indexing())
+        return References.open(self.against, *self._index_key())
 
     def has_priorities(self) -> bool:
         """Return whether anything but the reading order decides what is kept."""
@@ -172,16 +172,25 @@ class ClusterStage(GlobalStage):
         """Return what to XOR into hashes so that only documents of a scope meet, (N,)."""
         return scope_hashes(view, self.scope)
 
-    def write_index(self, context: PassContext, keys: list[Int64s], ids: list[pa.Array]) -> None:
-        """Keep the ids of hashed documents and the parameters of the hashes if `index` is set."""
+    def write_index(self, context: PassContext, keys: Int64s, ids: list[pa.Array]) -> None:
+        """Keep the ids of hashed documents and the parameters of the hashes if `index` is set.
+
+        Args:
+            keys: of hashed documents, ascending.
+            ids: theirs, batch by batch.
+        """
         if self.index:
-            context.count(index_counter(self._whole_identity()))
-            names = pa.concat_arrays([*ids, pa.array([], pa.string())])
-            context.write_shuffle("ids", {"key": np.concatenate(keys), "id": names}, is_sorted=True)
+            context.count(index_counter(self._index_parameters()))
+            all_ids = pa.concat_arrays([*ids, pa.array([], pa.string())])
+            context.write_shuffle("ids", {"key": keys, "id": all_ids}, is_sorted=True)
 
     @property
     def _hashes_file(self) -> str:
         return f"{self.hashed_by}/{self.hashes}"
+
+    @property
+    def _clusters_file(self) -> str:
+        return f"{self.clustering()}/clusters"
 
     def first_passes(
         self,
@@ -200,7 +209,7 @@ class ClusterStage(GlobalStage):
         files, routed = {file: self.hash_schema()}, f"route_{self.hashes}/"
         return (
             Pass(self.hashed_by, hash_cell, is_cell_alone=True, owns=folders),
-            _routing.merge_pass(self, files, self._cut_hash_routes, done_with=finished),
+            _routing.route_pass(self, files, self._cut_hash_routes, done_with=finished),
             Pass(name, group_range, self.cut_ranges, done_with=(routed, *finished)),
         )
 
@@ -212,12 +221,12 @@ class ClusterStage(GlobalStage):
     def _cut_hash_routes(self, plan: PassPlan) -> list[Unit]:
         """Return groups of cells in ranges of hashes where there are very many, else none."""
         ranges = self.cut_ranges(plan)
-        return _routing.ranges_if_many(plan, self._hashes_file, ranges, self.hash_bytes)
+        return _routing.route_to_ranges(plan, self._hashes_file, ranges, self.hash_bytes)
 
     def read_hashes(self, context: PassContext) -> pa.Table:
         """Return the rows of a range of hashes, those of reference runs that share one first."""
         low, high, schema = context.unit.low, context.unit.high, self.hash_schema()
-        file = _routing.merged_file(context, self._hashes_file)
+        file = _routing.routed_file(context, self._hashes_file)
         rows = context.read_shuffle(file, low, high, schema)
         if not self.against:
             return rows
@@ -236,23 +245,21 @@ class ClusterStage(GlobalStage):
             row_disk: bytes on disk of one.
         """
         if pass_name == f"route_{self.hashes}":
-            ranges = _routing.num_ranges(volume, rows, self.hash_bytes)
+            ranges = _routing.num_ranges(rows, self.hash_bytes, volume.task_memory_bytes)
             size, cpu = rows * self.hash_bytes, rows / 3e6
             return _routing.cost_of_route(volume, ranges, size, cpu, row_disk * rows)
         rows += self.references().rows(self.hashes)
-        # It groups them, and writes no more than keys.
+        # It writes a row of `clusters` per clustered document: keys and numbers, 44 bytes.
         disk = int(volume.documents * CLUSTERED * 44)
         return _routing.cost_of_ranges(volume, rows, self.hash_bytes, rows / 12e6, disk)
 
     def last_passes(self) -> tuple[Pass, ...]:
         """Return the passes from clusters to decisions."""
+        to_cells = partial(_routing.route_to_cells, file=_DECISIONS_FILE, row_bytes=DECISION_BYTES)
         return (
             # What clusters there are is kept: `why` and reports read it.
-            _routing.merge_pass(
-                self,
-                {f"{self.clustering()}/clusters": CLUSTERS},
-                self.cut_cluster_routes,
-                done_with=(),
+            _routing.route_pass(
+                self, {self._clusters_file: CLUSTERS}, self.cut_cluster_routes, done_with=()
             ),
             Pass(
                 "survivors",
@@ -260,12 +267,8 @@ class ClusterStage(GlobalStage):
                 self.cut_survivors if self.against else None,
                 done_with=("route_clusters/",),
             ),
-            Pass(
-                "route", self.route_decisions, self.cut_routes, done_with=("survivors/decisions",)
-            ),
-            Pass(
-                "apply", self.apply_decisions, done_with=("survivors/decisions", "route/decisions")
-            ),
+            _routing.route_pass(self, {_DECISIONS_FILE: DECISIONS}, to_cells, name="route"),
+            Pass("apply", self.apply_decisions, done_with=(_DECISIONS_FILE, "route/decisions")),
         )
 
     def cost(self, volume: Volume, pass_name: str = "") -> Cost:
@@ -292,8 +295,8 @@ class ClusterStage(GlobalStage):
 
     def cut_cluster_routes(self, plan: PassPlan) -> list[Unit]:
         """Return ranges of survivors where clusters and cells are very many, else none."""
-        file, references = f"{self.clustering()}/clusters", self.references().units(0)
-        return _routing.cells_if_many(plan, file, DECISION_BYTES, *references)
+        references = self.references().units(0)
+        return _routing.route_to_cells(plan, self._clusters_file, DECISION_BYTES, *references)
 
     def find_survivors(self, context: PassContext) -> None:
         """Join the ids of survivors that live in this unit to their duplicates.
@@ -302,8 +305,8 @@ class ClusterStage(GlobalStage):
             DataError: a survivor should live here and does not.
         """
         unit = context.unit
-        run = _routing.merged_file(context, f"{self.clustering()}/clusters")
-        rows = context.read_shuffle(run, unit.low, unit.high, CLUSTERS)
+        file = _routing.routed_file(context, self._clusters_file)
+        rows = context.read_shuffle(file, unit.low, unit.high, CLUSTERS)
         if rows.num_rows == 0:
             return
         survivors = numbers(rows.column("survivor"))
@@ -336,14 +339,6 @@ class ClusterStage(GlobalStage):
         for view in context.read("id"):
             yield view.keys, view.column("id")
 
-    def cut_routes(self, plan: PassPlan) -> list[Unit]:
-        """Return ranges of keys, one or more cells each, where there are very many; else none."""
-        return _routing.cells_if_many(plan, "survivors/decisions", DECISION_BYTES)
-
-    def route_decisions(self, context: PassContext) -> None:
-        """Merge the decisions about a range of keys."""
-        _routing.route(context, "survivors/decisions", "decisions", DECISIONS)
-
     def apply_decisions(self, context: PassContext) -> None:
         """Write the sidecar of this cell, and the ledger rows of what it drops.
 
@@ -353,24 +348,25 @@ class ClusterStage(GlobalStage):
             DataError: a decision is about a document that the cell doesn't hold.
         """
         unit = context.unit
-        run = _routing.routed(context, "survivors/decisions", "decisions")
-        rows = context.read_shuffle(run, unit.low, unit.high, DECISIONS)
+        file = _routing.routed_file(context, _DECISIONS_FILE, "route")
+        rows = context.read_shuffle(file, unit.low, unit.high, DECISIONS)
         keys, _ = context.part_keys()
         decided = numbers(rows.column("key"))
-        at = np.searchsorted(keys, decided)
-        if not np.array_equal(keys[np.minimum(at, len(keys) - 1)], decided):
+        cell_rows = np.searchsorted(keys, decided)
+        if not np.array_equal(keys[np.minimum(cell_rows, len(keys) - 1)], decided):
             raise DataError(
                 f"cell {unit.number}: decisions about documents that it lacks. Run again."
             )
+        # Outside all clusters: a cluster of its own.
         clusters, ranks = keys.copy(), np.zeros(len(keys), np.int32)
         sizes = np.ones(len(keys), np.int32)
-        clusters[at] = numbers(rows.column("cluster"))
-        sizes[at] = numbers(rows.column("size"))
-        ranks[at] = numbers(rows.column("rank"))
+        clusters[cell_rows] = numbers(rows.column("cluster"))
+        sizes[cell_rows] = numbers(rows.column("size"))
+        ranks[cell_rows] = numbers(rows.column("rank"))
         keep = np.ones(len(keys), np.bool_)
         if self.action == "drop":
-            is_dropped = (ranks[at] > 0) | (self.keep == "none")
-            keep[at] = ~is_dropped
+            is_dropped = (ranks[cell_rows] > 0) | (self.keep == "none")
+            keep[cell_rows] = ~is_dropped
             dropped = rows.filter(pa.array(is_dropped))
             if dropped.num_rows:
                 self._add_ledger(context, dropped.sort_by("key"))
@@ -415,19 +411,20 @@ class ClusterStage(GlobalStage):
                 )
             )
 
-    def _whole_identity(self) -> Mapping[str, Any]:
+    def _index_parameters(self) -> Mapping[str, Any]:
         return {"scope": self.scope, **self.identity()}
 
-    def _indexing(self) -> tuple[str, str, Mapping[str, Any]]:
-        return self.stage_name(), self.hashed_by, self._whole_identity()
+    def _index_key(self) -> tuple[str, str, Mapping[str, Any]]:
+        """Return what finds an index in a run: stage, pass and parameters."""
+        return self.stage_name(), self.hashed_by, self._index_parameters()
 
 
 class Ranked(NamedTuple):
-    """Clustered documents, cluster by cluster, what is kept first; all (n,).
+    """Clustered documents, cluster by cluster, in the order in which they are kept; all (n,).
 
     Attributes:
         survivors: the first of each document's cluster, also with keep `none`.
-        clusters: named by their smallest key.
+        clusters: the smallest key of each document's cluster.
     """
 
     survivors: Int64s
@@ -445,15 +442,16 @@ def rank(
     Clusters of reference documents alone, and those of one document, are left out.
 
     Args:
-        keys, clusters: documents, and the cluster of each, named by its smallest key.
+        keys, clusters: documents, and the smallest key in the cluster of each.
         priorities: to be kept (see `_keep.priorities`); None = by key alone.
         groups: each has ranks of its own within a cluster, so that one document of it stays.
     """
-    ordered = () if priorities is None else (np.where(keys < 0, np.uint64(0), priorities),)
-    order = np.lexsort((keys, *ordered, keys >= 0, clusters))
+    # `keep` does not rank reference documents among themselves.
+    by_priority = () if priorities is None else (np.where(keys < 0, np.uint64(0), priorities),)
+    order = np.lexsort((keys, *by_priority, keys >= 0, clusters))
     keys, clusters = keys[order], clusters[order]
     groups = None if groups is None else groups[order]
-    del order, ordered
+    del order, by_priority
     starts = np.flatnonzero(np.diff(clusters, prepend=np.iinfo(np.int64).min))
     sizes = np.diff(starts, append=len(keys))
     has_new = np.maximum.reduceat(keys, starts) >= 0 if len(starts) else np.empty(0, np.bool_)
@@ -479,7 +477,7 @@ def write_clusters(
     similarities: Float64s | None = None,
     lost: Float64s | None = None,
 ) -> None:
-    """Write the shuffle file `clusters`, and count.
+    """Write the shuffle file `clusters`, and count clusters and documents.
 
     Args:
         similarities, lost: of each document to its survivor, (n,).
@@ -505,12 +503,11 @@ def _kept_texts(context: PassContext, keys: Int64s) -> pa.Array:
     sampled = keys[context.keeps_text(keys)]
     if len(sampled) == 0:
         return pa.nulls(len(keys), pa.large_string())
-    read, texts = [np.empty(0, np.int64)], [pa.array([], pa.large_string())]
+    read_keys, texts = [np.empty(0, np.int64)], [pa.array([], pa.large_string())]
     for view in context.read("text", keys=sampled):
         rows = np.flatnonzero(among(view.keys, sampled))
-        read.append(view.keys[rows])
+        read_keys.append(view.keys[rows])
         texts.append(view.column("text").take(pa.array(rows)))
-    present = np.concatenate(read)
-    at = np.minimum(np.searchsorted(present, keys), max(len(present) - 1, 0))
-    is_kept = present[at] == keys if len(present) else np.zeros(len(keys), np.bool_)
-    return pa.concat_arrays(texts).take(pa.array(at, mask=~is_kept))
+    present = np.concatenate(read_keys)
+    text_rows = np.searchsorted(present, keys)
+    return pa.concat_arrays(texts).take(pa.array(text_rows, mask=~among(keys, present)))

@@ -1,4 +1,8 @@
-"""Which document of a cluster stays, and among which documents duplicates are searched for."""
+"""Which document of a cluster stays, and among which documents duplicates are searched for.
+
+`minhash_dedup`, `exact_dedup`, `line_dedup`, `overlap_dedup` and `substring_dedup` share these
+parameters: `keep`, `prefer` and `scope`.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +33,7 @@ Keep = Literal["first", "longest", "newest", "none"] | Best
 _MONTH = re.compile(r"\d{4}-\d\d")
 
 MAX_SOURCES = 250
-"""Most names in `prefer`: a preference is one byte."""
+"""Most names in `prefer`: the rank of a source is one byte of a priority."""
 
 
 def keep_columns(keep: Keep, prefer: tuple[str, ...]) -> tuple[str, ...]:
@@ -42,15 +46,15 @@ def keep_columns(keep: Keep, prefer: tuple[str, ...]) -> tuple[str, ...]:
 def priorities(view: View, keep: Keep, prefer: tuple[str, ...]) -> Uint64s:
     """Return the priorities of documents, (N,): the smallest of a cluster is kept.
 
-    The first byte is the index of the source in `prefer` (other sources come after all of these),
-    the rest the merit as a float of 44 bits of precision. The reading order breaks ties.
+    The first byte is the rank of the source, the rest the merit as a float of 44 bits of precision.
+    The reading order breaks ties.
     """
     merits = _merits(view, keep)
     bits = np.where(np.isnan(merits), -np.inf, merits + 0.0).view(np.int64)  # -0.0 becomes 0.0
     # Ascending as signed integers, where floats are: of negative ones the magnitude is reversed.
-    ordered = bits ^ ((bits >> 63) & np.int64(2**63 - 1))
-    falling = ~(ordered.view(np.uint64) ^ np.uint64(1 << 63))
-    return (_favours(view, prefer) << np.uint64(56)) | (falling >> np.uint64(8))
+    ascending = bits ^ ((bits >> 63) & np.int64(2**63 - 1))
+    descending = ~(ascending.view(np.uint64) ^ np.uint64(1 << 63))
+    return (source_ranks(view, prefer) << np.uint64(56)) | (descending >> np.uint64(8))
 
 
 def _merits(view: View, keep: Keep) -> Float64s:
@@ -63,7 +67,8 @@ def _merits(view: View, keep: Keep) -> Float64s:
     return np.zeros(view.num_docs)
 
 
-def _favours(view: View, prefer: tuple[str, ...]) -> Uint64s:
+def source_ranks(view: View, prefer: tuple[str, ...]) -> Uint64s:
+    """Return the index of each document's source in `prefer`, (N,); sources not in it come last."""
     if not prefer:
         return np.zeros(view.num_docs, np.uint64)
     order = {name: index for index, name in enumerate(prefer)}
@@ -105,14 +110,16 @@ def scope_columns(scope: str) -> tuple[str, ...]:
     return () if scope == GLOBAL else (scope,)
 
 
-def check_scope(known: Known, scope: str) -> None:
-    """Check that the column of a scope holds strings.
+def check_scope(known: Known, scope: str, prefer: tuple[str, ...]) -> None:
+    """Check that the column of a scope holds strings, and that preferred sources exist.
 
     Raises:
-        UsageError: it does not.
+        UsageError: one does not.
     """
     if scope != GLOBAL:
         check_strings(known, "scope", scope)
+    for name in prefer:
+        known.check_source("prefer", name)
 
 
 def scope_hashes(view: View, scope: str) -> Uint64s:

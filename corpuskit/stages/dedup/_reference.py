@@ -1,9 +1,9 @@
 """Reference runs: finished runs with whose documents new ones are compared; see `against`.
 
 A run whose stage has `index: true` keeps the hashes and the ids of its documents. A later run reads
-both by ranges, as it reads its own. Keys of a reference run are moved below zero, in the order in
-which the runs are named: whatever prefers small keys prefers reference documents, and every key
-below zero is of one.
+both by ranges, as it reads its own. Keys of reference runs are shifted below zero, in the order in
+which the runs are named. So a key below zero is always that of a reference document, and whatever
+prefers small keys prefers reference documents.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from corpuskit.storage import Store, open_store
 
 IDS = pa.schema([("key", pa.int64()), ("id", pa.string())])
 
-_PREFIX = "index:"
-_EMPTY = "index:empty"
+_PREFIX = "index:"  # of the counter that holds the parameters
+_EMPTY = "index:empty"  # no counter has this name: it stands for an index of no documents
 
 
 def index_counter(parameters: Mapping[str, Any]) -> str:
-    """Return the counter by which a seal says with which parameters its hashes were made."""
+    """Return the counter that records in a seal with which parameters its hashes were made."""
     return _PREFIX + json.dumps(parameters, sort_keys=True)
 
 
@@ -43,24 +43,25 @@ class Reference:
 
     Attributes:
         seal: of the phase that wrote hashes and ids.
-        shift: what is added to keys.
+        shift: added to the keys of the run, it makes them negative.
     """
 
     store: Store
     seal: Seal
     shift: int
 
-    def parts(self, run: str) -> RoleParts:
+    def parts(self, file: str) -> RoleParts:
         """Return the parts of a shuffle file."""
-        return self.seal.by_role(f"run:{run}")
+        return self.seal.by_role(f"run:{file}")
 
-    def read(self, run: str, low: int, high: int, schema: pa.Schema) -> pa.Table:
-        """Return rows by range of the first column, with its own keys."""
+    def read(self, file: str, low: int, high: int, schema: pa.Schema) -> pa.Table:
+        """Return the rows whose first column is in `[low, high)`; keys are not shifted."""
+        # That run may have stored a `priority`, which `schema` leaves out.
         rows = [
             read_shuffle(self.store.at(part.path, footer=part.footer), low, high).select(
                 schema.names
             )
-            for part in self.parts(run).within(low, high)
+            for part in self.parts(file).within(low, high)
         ]
         return pa.concat_tables([schema.empty_table(), *rows])
 
@@ -89,16 +90,16 @@ class References:
         files = [1 + (_last_key(seal) >> POSITION_BITS) for seal in seals]
         if sum(files) > MAX_ORDINAL:
             raise UsageError(f"against: {sum(files):,} input files, {MAX_ORDINAL:,} are the most.")
-        offsets = itertools.accumulate(files, initial=-sum(files))
+        first_ordinals = itertools.accumulate(files, initial=-sum(files))
         return cls(
             tuple(
                 Reference(open_store(run), seal, ordinal << POSITION_BITS)
-                for run, seal, ordinal in zip(runs, seals, offsets, strict=False)
+                for run, seal, ordinal in zip(runs, seals, first_ordinals, strict=False)
             )
         )
 
     def check(self) -> None:
-        """Check that all files are there.
+        """Check that all files exist.
 
         Raises:
             UsageError: one is missing.
@@ -111,34 +112,30 @@ class References:
                         "work/, which must stay. Run that run again."
                     )
 
-    def rows(self, run: str) -> int:
+    def rows(self, file: str) -> int:
         """Return how many rows a shuffle file has in all indexes."""
-        return sum(int(index.parts(run).column("rows").sum()) for index in self.indexes)
-
-    def hashes(self, run: str, low: int, high: int, schema: pa.Schema) -> pa.Table:
-        """Return the rows of a range of hashes, run after run; `schema` has a column `key`."""
-        return pa.concat_tables(
-            [schema.empty_table()]
-            + [_moved(index.read(run, low, high, schema), index.shift) for index in self.indexes]
-        )
+        return sum(int(index.parts(file).column("rows").sum()) for index in self.indexes)
 
     def matching(
-        self, run: str, low: int, high: int, schema: pa.Schema, rows: pa.Table
+        self, file: str, low: int, high: int, schema: pa.Schema, rows: pa.Table
     ) -> pa.Table:
-        """Return those rows of a range of hashes whose `hash` occurs in `rows`, too."""
+        """Return those rows of a range of hashes whose `hash` also occurs in `rows`.
+
+        Args:
+            schema: has the columns `hash` and `key`; keys are shifted.
+        """
         hashes = np.unique(numbers(rows.column("hash")))
-        references = self.hashes(run, low, high, schema)
+        tables = [_shifted(index.read(file, low, high, schema), index) for index in self.indexes]
+        references = pa.concat_tables([schema.empty_table(), *tables])
         return references.filter(pa.array(np.isin(numbers(references.column("hash")), hashes)))
 
     def ids(self, low: int, high: int) -> pa.Table:
-        """Return the ids of a range of (moved) keys, ascending."""
-        return pa.concat_tables(
-            [IDS.empty_table()]
-            + [
-                _moved(index.read("ids", low - index.shift, high - index.shift, IDS), index.shift)
-                for index in self.indexes
-            ]
-        )
+        """Return the ids of a range of shifted keys, ascending."""
+        tables = [
+            _shifted(index.read("ids", low - index.shift, high - index.shift, IDS), index)
+            for index in self.indexes
+        ]
+        return pa.concat_tables([IDS.empty_table(), *tables])
 
     def units(self, first: int) -> list[Unit]:
         """Return a unit for each part of ids, numbered from `first` on."""
@@ -153,8 +150,8 @@ class References:
 def find_seal(run: str, stage: str, pass_name: str, parameters: Mapping[str, Any]) -> Path:
     """Return the seal of the phase that made a run's hashes with these parameters.
 
-    A run may have several stages of a kind: `exact_dedup`, `exact_dedup_2`. The content of this
-    file identifies an index.
+    A run may have several stages of a kind: `exact_dedup`, `exact_dedup_2`. The content of the
+    seal identifies an index.
 
     Raises:
         UsageError: there is none, or more than one.
@@ -175,12 +172,12 @@ def find_seal(run: str, stage: str, pass_name: str, parameters: Mapping[str, Any
         raise UsageError(f"against: {run}: no finished {stage}. {advice}.")
     counter = index_counter(parameters)
     identities = {path: _identity(_read_seal(path)) for path in paths}
-    fitting = [path for path in paths if identities[path] in (counter, _EMPTY)]
-    if len(fitting) == 1:
-        return fitting[0]
-    if fitting:
+    matching = [path for path in paths if identities[path] in (counter, _EMPTY)]
+    if len(matching) == 1:
+        return matching[0]
+    if matching:
         raise UsageError(
-            f"against: {run}: {len(fitting)} stages have such an index. "
+            f"against: {run}: {len(matching)} stages have such an index. "
             "Set index: true in one of them only."
         )
     identity = next((name for name in identities.values() if name), None)
@@ -213,13 +210,13 @@ def _identity(seal: Seal) -> str:
 
 def is_reference(unit: Unit) -> bool:
     """Return whether a unit is a range of documents of reference runs, not a cell."""
-    return unit.part is None and unit.high <= 0
+    return unit.part is None and unit.high <= 0  # keys of reference runs are negative
 
 
 def _last_key(seal: Seal) -> int:
     return max((part.last for part in seal.by_role("run:ids")), default=-1)
 
 
-def _moved(rows: pa.Table, shift: int) -> pa.Table:
-    keys = numbers(rows.column("key")) + np.int64(shift)
+def _shifted(rows: pa.Table, index: Reference) -> pa.Table:
+    keys = numbers(rows.column("key")) + np.int64(index.shift)
     return rows.set_column(rows.schema.get_field_index("key"), "key", pa.array(keys))

@@ -1,11 +1,13 @@
 """What `line_dedup` and `overlap_dedup` share: the passes of stages that count segments by hash.
 
 pass                   reads                 writes
-hash (cells)           documents             `<counted>`: hashes of the cell's segments
-deal (groups, ranges)  `<counted>`           the same, merged; only for very many cells
-count (hash ranges)    `<counted>`           `<returned>`: what to know of them, for each cell
-route (ranges)         `<returned>`          the same, merged; only for very many cells
-apply (cells)          `<returned>`          sidecar, ledger
+hash (cells)           documents             `hash_output`: hashes of the cell's segments
+deal (groups, ranges)  `hash_output`         the same, merged; only for very many cells
+count (hash ranges)    `hash_output`         `count_output`: what each cell needs to know of them
+route (ranges)         `count_output`        the same, merged; only for very many cells
+apply (cells)          `count_output`        sidecar, ledger
+
+`deal` is a routing pass (`_routing`) that also adds to each row which cell wrote it.
 """
 
 from __future__ import annotations
@@ -48,14 +50,14 @@ class Shuffled(NamedTuple):
 
 
 class SegmentOutcome(NamedTuple):
-    """What becomes of the N documents of a view.
+    """What is decided about the N documents of a view.
 
     Attributes:
         columns: the stage's own, (N,) each.
         codes: (N,) uint8: 0, or the number of the rule that drops.
         num_cut: (N,) segments that are cut.
-        spans: what is cut, of documents that are dropped, too.
-        measured: (rules, N).
+        spans: what is cut, also from documents that are dropped.
+        measured: (rules, N) what each rule measured.
     """
 
     columns: Mapping[str, AnyArray]
@@ -91,72 +93,71 @@ class SegmentStage(GlobalStage):
 
     @abstractmethod
     def outcomes(self, context: PassContext) -> Iterator[tuple[View, SegmentOutcome]]:
-        """Yield the documents of a cell and what becomes of them; nothing if nothing does."""
+        """Yield the documents of a cell, and what is decided about them; nothing if all stay."""
 
     def needs(self) -> tuple[str, ...]:
         return scope_columns(self.scope)
 
     def check(self, known: Known) -> None:
-        check_scope(known, self.scope)
-        for name in self.prefer:
-            known.check_source("prefer", name)
+        check_scope(known, self.scope, self.prefer)
 
     def passes(self) -> tuple[Pass, ...]:
-        hash_file = self._counted_file
+        hashed, counted = self._hashed_file, self._counted_file
+        schema = self.count_output.schema
         return (
             Pass("hash", self.hash_cell, is_cell_alone=True),
-            Pass("deal", self._deal, self._cut_deals, done_with=(hash_file,)),
-            Pass("count", self.count_range, self._cut_ranges, done_with=(hash_file, "deal/")),
-            Pass("route", self._route, self._cut_routes, done_with=("count/",)),
+            Pass("deal", self._deal, self._cut_deals, done_with=(hashed,)),
+            Pass("count", self.count_range, self._cut_ranges, done_with=(hashed, "deal/")),
+            _routing.route_pass(self, {counted: schema}, self._cut_routes, name="route"),
             Pass("apply", self._apply, done_with=("hash/", "count/", "route/")),
         )
 
     def cost_of_exchange(
-        self, volume: Volume, pass_name: str, rows: int, returned: int, *, rate: float, disk: int
+        self, volume: Volume, pass_name: str, rows: int, counted: int, *, rate: float, disk: int
     ) -> Cost:
         """Return what `deal`, `count` and `route` need.
 
         Args:
-            rows, returned: of the two shuffle files.
+            rows, counted: of `hash_output` and of `count_output`.
             rate: rows that `count` compares in a CPU second.
             disk: bytes of a row of `hash_output` that was dealt.
         """
-        row_bytes, returned_disk = self.hash_output.row_bytes, 21 * returned
-        ranges = _routing.num_ranges(volume, rows, row_bytes)
+        row_bytes, counted_disk = self.hash_output.row_bytes, 21 * counted
+        ranges = _routing.num_ranges(rows, row_bytes, volume.task_memory_bytes)
         if pass_name == "deal":
             return _routing.cost_of_route(volume, ranges, rows * row_bytes, rows / 3e6, disk * rows)
         if pass_name == "count":
-            return _routing.cost_of_ranges(volume, rows, row_bytes, rows / rate, returned_disk)
-        size = returned * self.count_output.row_bytes
-        return _routing.cost_of_route(volume, ranges, size, returned / 2e6, returned_disk)
+            return _routing.cost_of_ranges(volume, rows, row_bytes, rows / rate, counted_disk)
+        size = counted * self.count_output.row_bytes
+        return _routing.cost_of_route(volume, ranges, size, counted / 2e6, counted_disk)
 
     def scopes(self, view: View) -> Uint64s:
         """Return the number of each document's scope, (N,)."""
         return scope_hashes(view, self.scope)
 
     @property
-    def _counted_file(self) -> str:
+    def _hashed_file(self) -> str:
         return f"hash/{self.hash_output.name}"
 
     @property
-    def _returned_file(self) -> str:
+    def _counted_file(self) -> str:
         return f"count/{self.count_output.name}"
 
     def _cut_ranges(self, plan: PassPlan) -> list[Unit]:
         """Return hash ranges whose rows a task can hold."""
-        return _routing.hash_units(plan, self._counted_file, self.hash_output.row_bytes)
+        return _routing.hash_units(plan, self._hashed_file, self.hash_output.row_bytes)
 
     def _cut_deals(self, plan: PassPlan) -> list[Unit]:
         """Return groups of cells in ranges of hashes where there are very many, else none."""
         ranges = self._cut_ranges(plan)
-        return _routing.ranges_if_many(plan, self._counted_file, ranges, self.hash_output.row_bytes)
+        return _routing.route_to_ranges(plan, self._hashed_file, ranges, self.hash_output.row_bytes)
 
     def _deal(self, context: PassContext) -> None:
         """Merge what a group of cells has in a range of hashes, and add the cell to each row."""
         name, schema, _ = self.hash_output
         context.count(f"{_routing.ROUTED}/{name}")
         producers = context.unit.producers or (0, 0)
-        rows, cells = _read_cells(context, self._counted_file, schema, producers)
+        rows, cells = _read_cells(context, self._hashed_file, schema, producers)
         columns = {column: rows.column(column) for column in schema.names}
         context.write_shuffle(name, {**columns, "cell": cells})
 
@@ -165,7 +166,7 @@ class SegmentStage(GlobalStage):
 
         Cells are indices among the parts of `hash_output`. Undealt rows come cell by cell.
         """
-        unit, file, (name, schema, _) = context.unit, self._counted_file, self.hash_output
+        unit, file, (name, schema, _) = context.unit, self._hashed_file, self.hash_output
         if f"{_routing.ROUTED}/{name}" not in context.counters("deal"):
             return *_read_cells(context, file, schema, (0, len(context.parts(file)))), False
         dealt = pa.schema([*schema, ("cell", pa.int32())])
@@ -175,20 +176,14 @@ class SegmentStage(GlobalStage):
     def _cut_routes(self, plan: PassPlan) -> list[Unit]:
         """Return ranges of cells where there are very many, else none."""
         cells = [Unit(c.number, "", c.number, c.number + 1, c.rows) for c in plan.cells()]
-        producers = plan.parts(self._returned_file)
+        producers = plan.parts(self._counted_file)
         return _routing.cut_routes(producers, cells, self.count_output.row_bytes, plan.memory_bytes)
 
-    def _route(self, context: PassContext) -> None:
-        """Merge what goes back to a range of cells."""
-        _routing.route(
-            context, self._returned_file, self.count_output.name, self.count_output.schema
-        )
-
-    def read_returned(self, context: PassContext) -> pa.Table:
+    def read_counted(self, context: PassContext) -> pa.Table:
         """Return the rows of `count_output` for this cell."""
         number = context.unit.number
-        run = _routing.routed(context, self._returned_file, self.count_output.name)
-        return context.read_shuffle(run, number, number + 1, self.count_output.schema)
+        file = _routing.routed_file(context, self._counted_file, "route")
+        return context.read_shuffle(file, number, number + 1, self.count_output.schema)
 
     def _apply(self, context: PassContext) -> None:
         """Write the sidecar and the ledger."""
@@ -200,19 +195,20 @@ class SegmentStage(GlobalStage):
         bounds = np.array([self.threshold(rule) for rule in self.rules])
         spans = [ByteSpans.empty()]
         for view, outcome in self.outcomes(context):
-            at = np.searchsorted(keys, view.keys)
+            cell_rows = np.searchsorted(keys, view.keys)
             for name, values in outcome.columns.items():
-                columns[name][at] = values
+                columns[name][cell_rows] = values
             if self.action == "annotate":
                 continue
-            keep[at] = outcome.codes == 0
-            _add_rows(context, view, self.rules, outcome, bounds)
-            spans_kept = outcome.spans.take(outcome.codes[outcome.spans.rows] == 0)
-            spans.append(spans_kept._replace(rows=at[spans_kept.rows]))
+            keep[cell_rows] = outcome.codes == 0
+            _add_ledger(context, view, self.rules, outcome, bounds)
+            # Nothing is cut from a document that is dropped.
+            cuts = outcome.spans.take(outcome.codes[outcome.spans.rows] == 0)
+            spans.append(cuts._replace(rows=cell_rows[cuts.rows]))
         rows, starts, ends = (np.concatenate(column) for column in zip(*spans, strict=True))
-        cuts = span_lists(rows, starts, ends, len(keys)) if len(rows) else None
+        lists = span_lists(rows, starts, ends, len(keys)) if len(rows) else None
         arrays = {name: pa.array(values) for name, values in columns.items()}
-        context.write_sidecar(keep, arrays, cuts)
+        context.write_sidecar(keep, arrays, lists)
 
 
 def _read_cells(
@@ -229,16 +225,13 @@ def _read_cells(
 
 
 def cell_priorities(parts: Sequence[Part], prefer: Sequence[str]) -> Int64s:
-    """Return which cell comes first: by preference for its source, then in reading order."""
-    order = {name: index for index, name in enumerate(prefer)}
-    preferences = [order.get(part.source, len(order)) for part in parts]
-    priorities = np.empty(len(parts), np.int64)
-    by_preference = np.argsort(np.array(preferences, np.int64), kind="stable")
-    priorities[by_preference] = np.arange(len(parts))
-    return priorities
+    """Return the rank of each cell: by preference for its source, then in reading order."""
+    ranks = {name: rank for rank, name in enumerate(prefer)}
+    preferences = [ranks.get(part.source, len(ranks)) for part in parts]
+    return np.argsort(np.argsort(preferences, kind="stable"))
 
 
-def _add_rows(
+def _add_ledger(
     context: PassContext,
     view: View,
     rules: Sequence[str],
@@ -247,7 +240,7 @@ def _add_rows(
 ) -> None:
     """Add a row of the ledger for each document that is dropped, or that something is cut from.
 
-    What is only cut is under the first rule; `bounds` are those of all rules.
+    A document that is only cut gets the first rule; `bounds` has the threshold of each rule.
     """
     codes = outcome.codes
     for action, is_chosen in (("cut", (outcome.num_cut > 0) & (codes == 0)), ("drop", codes > 0)):

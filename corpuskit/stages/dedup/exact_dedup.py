@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from corpuskit.errors import UsageError
 from corpuskit.formats.batch import Utf8, numbers, utf8
-from corpuskit.kernels.arrays import AnyArray, Bools, Int64s, Uint64s
+from corpuskit.kernels.arrays import AnyArray, Bools
 from corpuskit.kernels.folding import fold_texts
 from corpuskit.kernels.hashing import hash_texts
 from corpuskit.kernels.unionfind import first_of_group
@@ -90,35 +90,25 @@ class ExactDedup(ClusterStage):
 
     def hash_cell(self, context: PassContext) -> None:
         """Write the hashes of a cell's documents, sorted by the first half."""
-        keys: list[Int64s] = []
-        highs: list[Uint64s] = []
-        lows: list[Uint64s] = []
-        priorities: list[Uint64s] = []
+        batches: list[list[AnyArray]] = []
         ids: list[pa.Array] = []
         columns = {"id", *self.needs()} if self.index else set(self.needs())
-        is_whole_text = self.column == "text" and self.normalize == "none"
+        is_raw_text = self.column == "text" and self.normalize == "none"
         for view in context.read(*sorted(columns)):
             text, has_value = self._values(view)
-            # A view that is read from the input has hashed its texts.
-            high, low = view.fact(hash_texts) if is_whole_text else hash_texts(*text)
-            high = high ^ self.scopes(view)
-            keys.append(view.keys[has_value])
-            highs.append(high[has_value])
-            lows.append(low[has_value])
+            # The reader of an input file hashes its texts already, and leaves them as a fact.
+            high, low = view.fact(hash_texts) if is_raw_text else hash_texts(*text)
+            batch = [high ^ self.scopes(view), low, view.keys]
             if self.has_priorities():
-                priorities.append(self.priorities(view)[has_value])
+                batch.append(self.priorities(view))
+            batches.append([column[has_value] for column in batch])
             if self.index:
                 ids.append(view.column("id").filter(pa.array(has_value)))
-        if keys:
-            hashes: dict[str, AnyArray] = {
-                "hash": np.concatenate(highs),
-                "hash_low": np.concatenate(lows),
-                "key": np.concatenate(keys),
-            }
-            if priorities:
-                hashes["priority"] = np.concatenate(priorities)
+        if batches:
+            arrays = [np.concatenate(column) for column in zip(*batches, strict=True)]
+            hashes = dict(zip(self.hash_schema().names, arrays, strict=True))
             context.write_shuffle("hashes", hashes)
-            self.write_index(context, keys, ids)
+            self.write_index(context, hashes["key"], ids)
 
     def hash_schema(self) -> pa.Schema:
         priority = [("priority", pa.uint64())] if self.has_priorities() else []

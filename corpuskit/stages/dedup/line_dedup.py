@@ -1,11 +1,12 @@
-"""Repeated lines, paragraphs and sentences, by hash. All are called segments here.
+"""Repeated lines, paragraphs and sentences, by hash.
+
+A unit is a line, paragraph or sentence; a segment is what is compared: `window` units in a row.
 
 pass                   reads                  writes                             memory
 hash (cells)           documents              `units`: hash, count               80 bytes a segment
-deal (groups, ranges)  `units`                the same, merged; only for very many cells
 count (hash ranges)    `units` of all cells   `repeated`: for each cell          120 bytes a row
-route (ranges)         `repeated`             the same, merged; only for very many cells
 apply (cells)          `repeated`, documents  sidecar, ledger
+deal, route: see `_segments`
 """
 
 from __future__ import annotations
@@ -39,12 +40,12 @@ from corpuskit.stages.dedup._segments import SegmentOutcome, SegmentStage, Shuff
 from corpuskit.text.simplify import simplify_texts
 from corpuskit.text.words import check_language, splitter
 
-_UNCLEAR = "units_with_equal_first_hashes"
-"""Counter of different segments of one cell: odds of 3e-8 per million segments."""
+_COLLISIONS = "units_with_equal_first_hashes"
+"""Counter of different segments of one cell whose first 64 bits are equal: odds of 3e-8 per million
+segments. Where there are none, `apply` need not compare the other 32 bits."""
 
 _SEGMENT_BYTES = {"line": 120, "paragraph": 300, "sentence": 100}
 """Bytes of text per different segment of a cell of 64 MB, where all have 20 bytes at least."""
-
 
 SegmentKind = Literal["line", "paragraph", "sentence"]
 Normalize = Literal["none", "case_digits", "ccnet", "simplify"]
@@ -121,17 +122,17 @@ class LineDedup(SegmentStage):
     language: str = "en"
     """Language of the sentences."""
     min_bytes: int = Field(20, ge=1)
-    """Units (with `window`, runs of them) with fewer bytes, as they are compared, are never
+    """Units (with `window`, runs of units) that have fewer bytes, as compared, are never
     repeated."""
     min_words: int = Field(0, ge=0)
     """Those with fewer words are never repeated; words are separated by whitespace."""
     min_count: int = Field(6, ge=2, le=1 << 31)
     """Occurrences from which on a unit is repeated."""
     count: Literal["documents", "occurrences"] = "documents"
-    """What counts: a document that has the unit, however often, or each place where it is."""
+    """What counts: documents that have the unit, however often, or all its occurrences."""
     keep: Literal["first", "none"] = "first"
-    """What stays of a repeated unit: all places in the first document (with `count: occurrences`
-    only the first place), or nothing."""
+    """What stays of a repeated unit: all occurrences in the first document (with
+    `count: occurrences` only the first one), or nothing."""
     prefer: tuple[str, ...] = Field((), max_length=250)
     """Sources whose documents count as first, the most preferred one first; then reading order."""
     scope: str = "global"
@@ -184,8 +185,8 @@ class LineDedup(SegmentStage):
         for view in context.read("text", *self.needs()):
             tally.add(self._segments(view))
         high, low, counts = tally.totals()
-        if unclear := np.count_nonzero(high[1:] == high[:-1]):
-            context.count(_UNCLEAR, int(unclear))
+        if num_collisions := np.count_nonzero(high[1:] == high[:-1]):
+            context.count(_COLLISIONS, int(num_collisions))
         columns = {"hash": high, "hash_low": low, "count": counts}
         context.write_shuffle("units", columns, is_sorted=True)
 
@@ -209,7 +210,7 @@ class LineDedup(SegmentStage):
         context.write_shuffle("repeated", columns, is_sorted=not is_dealt)
 
     def outcomes(self, context: PassContext) -> Iterator[tuple[View, SegmentOutcome]]:
-        rows = self.read_returned(context).combine_chunks()
+        rows = self.read_counted(context).combine_chunks()
         if rows.num_rows == 0:
             return
         repeated = Repeated(
@@ -218,7 +219,7 @@ class LineDedup(SegmentStage):
             numbers(rows.column("is_home")),
             self._limits,
             by_document=self.count == "documents",
-            is_clear=not context.counters("hash").get(_UNCLEAR),
+            is_clear=not context.counters("hash").get(_COLLISIONS),
         )
         for view in context.read(*dict.fromkeys(["id", "source", "text", *self.needs()])):
             segments = self._segments(view)
@@ -255,17 +256,17 @@ class LineDedup(SegmentStage):
 
 
 Units = tuple["Int32s", "Int64s", "Int64s"]
-"""Of each unit: document in the batch, ascending; where it is in the buffer of the texts."""
+"""Documents in the batch, ascending; starts and ends in the buffer of the texts. (U,) each."""
 
 
 class TextSegments(NamedTuple):
-    """Units of N documents, or runs of them; arrays have one entry per segment.
+    """Segments of N documents; arrays have one entry per segment, unless they say otherwise.
 
     Attributes:
         docs: document in the batch, ascending.
-        compared: what it is compared by: a buffer of bytes, starts and ends.
+        compared: what is compared: a buffer of bytes, starts and ends.
         scopes: (N,) numbers of the documents' scopes.
-        units: all units, whether they are part of a run or not.
+        units: all units, also those in no segment.
         firsts: the first unit of each segment; `window`: how many it has.
     """
 
@@ -280,10 +281,10 @@ class TextSegments(NamedTuple):
         """Return which units are in a segment that is cut."""
         if self.window == 1:
             return is_cut
-        is_in_segment = np.zeros(len(self.units[0]), np.bool_)
-        for place in range(self.window):
-            is_in_segment[self.firsts[is_cut] + place] = True
-        return is_in_segment
+        unit_is_cut = np.zeros(len(self.units[0]), np.bool_)
+        for offset in range(self.window):
+            unit_is_cut[self.firsts[is_cut] + offset] = True
+        return unit_is_cut
 
 
 def find_segments(
@@ -323,7 +324,7 @@ def find_segments(
 
 
 def _joined(data: Bytes, starts: Int64s, ends: Int64s) -> tuple[Bytes, Int64s, Int64s]:
-    """Return units that follow one another with a space between any two."""
+    """Return units with a space between any two, so that a window of them is a range of bytes."""
     bounds = np.append(starts, ends[-1:] if len(ends) else 0).astype(np.int64)
     slack = np.concatenate([data, np.zeros(8, np.uint8)])
     text_bounds = np.array([0, len(starts)])
@@ -400,12 +401,13 @@ class SegmentTally:
 
 
 class Repeated:
-    """The repeated segments of a cell; remembers the first occurrence of each.
+    """The repeated segments of a cell; remembers which documents keep them, batch after batch.
 
     Args:
         high, low: (K,) their hashes.
         is_home: (K,) whether the first occurrence stays, and is in this cell.
-        is_clear: the first hash alone is unique in the cell.
+        by_document: the whole first document keeps its occurrences.
+        is_clear: `high` alone is unique in the cell.
     """
 
     def __init__(
@@ -421,6 +423,7 @@ class Repeated:
         self._high, self._low, self._limits = high, low, limits
         self._by_document, self._is_clear = by_document, is_clear
         self._table = index_hashes(high)
+        # As `find_repeated` has them: the first occurrence to come stays, or none does.
         self._holders = np.where(is_home, np.int64(-1), np.int64(-2))
         self._num_docs = 0
 

@@ -1,22 +1,20 @@
-"""Documents, lines or paragraphs of which earlier text has most n-grams. All are called units here.
+"""Documents, lines or paragraphs (units) most of whose n-grams occur in earlier text.
 
 pass                   reads              writes                                  memory
 hash (cells)           documents          `ngrams`: hash, first unit, how often   40 bytes an n-gram
                                           `repeats`: unit, count
-deal (groups, ranges)  `ngrams`           the same, merged; only for very many cells
 count (hash ranges)    `ngrams`           `seen`: cell, unit, count               80 bytes a row
-route (ranges)         `seen`             the same, merged; only for very many cells
 apply (cells)          `repeats`, `seen`, sidecar, ledger                         40 bytes a unit
                        documents
+deal, route: see `_segments`
 
-Units of a cell are numbered as they come. A cell sends each of its n-grams once, with the first
-unit that has it; what later units of the cell repeat it counts itself. What comes back is how many
-n-grams of a unit occur in earlier cells, so no pass holds a table of n-grams but of its own range.
+Units of a cell are numbered in the order of reading. A cell sends each of its n-grams once, with
+the first unit that has it; it counts itself what its later units repeat. What comes back is how
+many n-grams of a unit occur in earlier cells. So a pass holds the n-grams of its own range only.
 """
 
 from __future__ import annotations
 
-import bisect
 from collections.abc import Iterator, Mapping
 from typing import ClassVar, Literal, NamedTuple
 
@@ -30,6 +28,7 @@ from corpuskit.kernels.lines import cut_units, find_units
 from corpuskit.kernels.unionfind import first_of_group
 from corpuskit.kernels.words.boundaries import group_ngrams, unit_ngrams
 from corpuskit.stage import Cost, PassContext, View, Volume
+from corpuskit.stages._routing import read_own_rows
 from corpuskit.stages.dedup._segments import SegmentOutcome, SegmentStage, Shuffled, cell_priorities
 from corpuskit.text.words import boundary_classes
 
@@ -41,7 +40,7 @@ _NGRAM_BYTES = 5
 
 
 class OverlapDedup(SegmentStage):
-    r"""Drop documents, or cut lines or paragraphs, of which earlier text has most word n-grams.
+    r"""Drop documents, or cut lines or paragraphs, most of whose n-grams occur in earlier text.
 
     An n-gram is *seen* if it occurs in an earlier unit: of another document, or with `unit: line`
     or `paragraph` of the same one. Earlier is by `prefer`, then in reading order: order of sources,
@@ -98,7 +97,7 @@ class OverlapDedup(SegmentStage):
     """With `unit: line` or `paragraph`: drop documents with a larger share of the n-grams of all
     their units than this; null drops none."""
     min_document: int = Field(1, ge=0)
-    """Drop documents of whose units fewer bytes are left after something was cut."""
+    """Drop documents whose units have fewer bytes left after something was cut."""
     prefer: tuple[str, ...] = Field((), max_length=250)
     """Sources whose documents come first, most preferred at the front; then in reading order."""
     scope: str = "global"
@@ -156,10 +155,10 @@ class OverlapDedup(SegmentStage):
         first = first_of_group(hashes, hashes, priorities)
         later = np.flatnonzero(priorities[first] < priorities)
         context.count("seen_ngrams", len(later))
-        # Which cell, not its number: that has up to 36 bits.
+        # The index of the cell, not its number, which has up to 36 bits.
         units = cells[later].astype(np.int64) << 32 | numbers(rows.column("unit"))[later]
-        units, which = np.unique(units, return_inverse=True)
-        times = np.bincount(which, numbers(rows.column("times"))[later], len(units))
+        units, unit_of_row = np.unique(units, return_inverse=True)
+        times = np.bincount(unit_of_row, numbers(rows.column("times"))[later], len(units))
         columns = {
             "cell": np.array([part.unit for part in parts], np.int64)[units >> 32],
             "unit": (units & 0xFFFFFFFF).astype(np.uint32),
@@ -179,11 +178,11 @@ class OverlapDedup(SegmentStage):
             first += num
             # Documents without an n-gram of an earlier unit need no totals.
             has_hits = np.bincount(units.docs, hits, view.num_docs) > 0
-            places = np.flatnonzero(has_hits[units.docs])
+            rows = np.flatnonzero(has_hits[units.docs])
             totals = np.zeros(num, np.int64)
-            if len(places):
-                subset = _Units.of(units.docs[places], units.starts[places], units.ends[places])
-                totals[places] = np.diff(self._ngrams(view, subset)[0])
+            if len(rows):
+                subset = _Units.of(units.docs[rows], units.starts[rows], units.ends[rows])
+                totals[rows] = np.diff(self._ngrams(view, subset)[0])
             yield view, self._measure(view, units, hits, totals)
 
     def _measure(self, view: View, units: _Units, hits: Int64s, totals: Int64s) -> SegmentOutcome:
@@ -207,12 +206,8 @@ class OverlapDedup(SegmentStage):
 
     def _counts(self, context: PassContext) -> Int64s:
         """Return how many n-grams of each unit occur earlier, up to the last such unit."""
-        number, parts = context.unit.number, context.parts("hash/repeats")
-        tables = [self.read_returned(context)]
-        place = bisect.bisect_left(parts, number, key=lambda part: part.unit)
-        if place < len(parts) and parts[place].unit == number:
-            repeats = context.read_shuffle("hash/repeats", None, None, _REPEATS, (place, place + 1))
-            tables.append(repeats)
+        repeats = read_own_rows(context, "hash/repeats", _REPEATS)
+        tables = [self.read_counted(context), repeats]
         units = np.concatenate([numbers(t.column("unit")).astype(np.int64) for t in tables])
         counts = np.concatenate([numbers(t.column("count")) for t in tables])
         return np.bincount(units, counts).astype(np.int64)
@@ -227,14 +222,15 @@ class OverlapDedup(SegmentStage):
     def _ngrams(self, view: View, units: _Units) -> tuple[Int64s, Uint64s]:
         """Return the n-grams of units: offsets, hashes."""
         scopes = frozen(self.scopes(view)[units.docs])
-        least = self.ngram if self.min_words is None else self.min_words
+        min_words = self.ngram if self.min_words is None else self.min_words
         return unit_ngrams(
-            view.text.data, units.starts, units.ends, scopes, boundary_classes(), self.ngram, least
-        )
+            view.text.data, units.starts, units.ends, scopes, boundary_classes(), self.ngram,
+            min_words,
+        )  # fmt: skip
 
 
 class _Units(NamedTuple):
-    """Units of a batch: document, and where they are in the buffer of the texts; all (U,)."""
+    """Units of a batch: document, start and end in the buffer of the texts; all (U,)."""
 
     docs: Int32s
     starts: Int64s

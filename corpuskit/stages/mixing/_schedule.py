@@ -1,7 +1,9 @@
 """How many rows each stage of a run takes from each source: integers in, integers out.
 
-Nothing is read and nothing rounded in binary, so the same rows and parameters give the same
-schedule on every machine. Letters: K sources, in the order of the mix plan.
+From what each source has (`Supply`) and what each stage asks for (`StageRequest`), `make_schedule`
+computes what each stage takes and what is missing; `problem_of` explains what is missing. Nothing
+is read and nothing rounded in binary, so the same rows and parameters give the same schedule on
+every machine. Letters: K sources, in the order of the mix plan.
 """
 
 from __future__ import annotations
@@ -37,12 +39,12 @@ class Supply(NamedTuple):
     @property
     def cap(self) -> int:
         """The most rows that the run may take."""
-        return times(self.max_epochs, self.rows)
+        return epoch_rows(self.max_epochs, self.rows)
 
 
 @dataclasses.dataclass(frozen=True)
-class Stretch:
-    """The request for a stage of the run.
+class StageRequest:
+    """A stage of the run, as it is asked for.
 
     Attributes:
         rows: its length; None = `ratio` is its share of the run.
@@ -66,8 +68,8 @@ class Stretch:
 
 
 @dataclasses.dataclass(frozen=True)
-class Taking:
-    """A stage of the schedule: its rows, and per source (K,) its weight and the rows it gives."""
+class StageSchedule:
+    """A stage of the run, as it is scheduled: rows; weight and rows of each source, (K,)."""
 
     name: str
     rows: int
@@ -94,16 +96,16 @@ class Shortage:
 
 @dataclasses.dataclass(frozen=True)
 class Schedule:
-    """What a run takes, stage after stage; it can be done if there are no shortages.
+    """What a run takes, stage after stage.
 
     Attributes:
-        shortages: of each source the first.
-        available: stages by number that UniMax can't fill -> rows (K,) it may take of each source.
+        shortages: the first of each source.
+        available: number of a stage that UniMax can't fill -> rows that each source has left, (K,).
     """
 
     supplies: tuple[Supply, ...]
-    stretches: tuple[Stretch, ...]
-    stages: tuple[Taking, ...]
+    requests: tuple[StageRequest, ...]
+    stages: tuple[StageSchedule, ...]
     shortages: tuple[Shortage, ...]
     available: Mapping[int, tuple[int, ...]]
 
@@ -114,7 +116,7 @@ class Schedule:
 
 
 def make_schedule(
-    supplies: Sequence[Supply], stretches: Sequence[Stretch], rows: int | None = None
+    supplies: Sequence[Supply], requests: Sequence[StageRequest], rows: int | None = None
 ) -> Schedule:
     """Return what a run takes from sources that all have rows.
 
@@ -122,32 +124,32 @@ def make_schedule(
     stage after stage.
 
     Args:
-        rows: of the run, where stages have ratios; None = as many as the caps allow, which must not
-            be asked of UniMax.
+        rows: of the run, where stages have ratios; None = as many as the caps allow, which UniMax
+            cannot compute.
 
     Raises:
         DataError: a stage has no source with rows, or the caps leave none.
     """
     caps = [supply.cap for supply in supplies]
-    limits = [_limits(stretch, supplies) for stretch in stretches]
-    shares = [_weights(stretch, supplies) for stretch in stretches]
-    for stretch, share in zip(stretches, shares, strict=True):
+    limits = [_limits(request, supplies) for request in requests]
+    shares = [_weights(request, supplies) for request in requests]
+    for request, share in zip(requests, shares, strict=True):
         if not any(share):
             raise DataError(
-                f"mix: stage {stretch.name!r} has no source with rows. See the report for what "
+                f"mix: stage {request.name!r} has no source with rows. See the report for what "
                 "dropped them, or weigh other sources."
             )
-    if stretches[0].rows is None:
-        ratios = [stretch.ratio or 0 for stretch in stretches]
-        num = _longest(ratios, shares, caps, limits) if rows is None else rows
+    if requests[0].rows is None:
+        ratios = [request.ratio or 0 for request in requests]
+        num = _max_rows(ratios, shares, caps, limits) if rows is None else rows
         sizes = apportion(num, ratios).tolist() if num else []
     else:
-        sizes = [stretch.rows or 0 for stretch in stretches]
+        sizes = [request.rows or 0 for request in requests]
     if not sizes:
         raise DataError("mix: max_epochs leaves no row to take. Raise it.")
-    stages, left = _count_stages(stretches, sizes, shares, caps, limits)
+    stages, left = _count_stages(requests, sizes, shares, caps, limits)
     shortages = _find_shortages(stages, caps, limits)
-    return Schedule(tuple(supplies), tuple(stretches), tuple(stages), shortages, left)
+    return Schedule(tuple(supplies), tuple(requests), tuple(stages), shortages, left)
 
 
 def temper(rows: Counts, temperature: float) -> list[int]:
@@ -168,7 +170,7 @@ def temper(rows: Counts, temperature: float) -> list[int]:
         return [max(1, int((size * unit).to_integral_value())) for size in sizes]
 
 
-def spread(budget: int, limits: Counts) -> list[int]:
+def spread_evenly(budget: int, limits: Counts) -> list[int]:
     """Return how many rows UniMax takes of each source: (K,), none above its limit.
 
     The budget is divided evenly; what a small source can't give is divided among the larger ones.
@@ -178,19 +180,22 @@ def spread(budget: int, limits: Counts) -> list[int]:
     """
     counts = [0] * len(limits)
     order = sorted((k for k, limit in enumerate(limits) if limit), key=lambda k: (limits[k], k))
-    for place, k in enumerate(order):
-        counts[k] = min(limits[k], budget // (len(order) - place))
+    for num_served, k in enumerate(order):
+        counts[k] = min(limits[k], budget // (len(order) - num_served))
         budget -= counts[k]
     return counts
 
 
-def times(epochs: float, rows: int) -> int:
-    """Return the whole rows of a number of epochs: 1.1 x 10 rows are 11, not 11.000000000000002."""
+def epoch_rows(epochs: float, rows: int) -> int:
+    """Return the rows of a number of epochs, rounded down: 29 of 0.29 x 100, in floats 28."""
     return int(Fraction(str(epochs)) * rows)
 
 
 def rows_of(tokens: int, seq_len: int, where: str) -> int:
-    """Return the rows of a token budget: a row trains on `seq_len` tokens, a rest is left out.
+    """Return the rows of a token budget, rounded down: a row trains on `seq_len` tokens.
+
+    Args:
+        where: what errors call the budget.
 
     Raises:
         UsageError: it is less than one row.
@@ -202,67 +207,67 @@ def rows_of(tokens: int, seq_len: int, where: str) -> int:
     return tokens // seq_len
 
 
-def _weights(stretch: Stretch, supplies: Sequence[Supply]) -> list[int]:
+def _weights(request: StageRequest, supplies: Sequence[Supply]) -> list[int]:
     """Return the weights of a stage; of UniMax, which sources it may take."""
-    if isinstance(stretch.weights, Mapping):
-        return [stretch.weights.get(supply.name, 0) for supply in supplies]
-    covered = [stretch.covers(supply.name) for supply in supplies]
-    if stretch.weights == "unimax":
+    if isinstance(request.weights, Mapping):
+        return [request.weights.get(supply.name, 0) for supply in supplies]
+    covered = [request.covers(supply.name) for supply in supplies]
+    if request.weights == "unimax":
         return [int(is_covered) for is_covered in covered]
     rows = [s.rows for s, is_covered in zip(supplies, covered, strict=True) if is_covered]
-    tempered = iter(temper(rows, stretch.temperature))
+    tempered = iter(temper(rows, request.temperature))
     return [next(tempered) if is_covered else 0 for is_covered in covered]
 
 
-def cap_of(stretch: Stretch, supply: Supply) -> float | None:
+def cap_of(request: StageRequest, supply: Supply) -> float | None:
     """Return how many epochs of a source a stage may take; None = no bound of its own."""
-    caps = stretch.max_epochs
+    caps = request.max_epochs
     return caps.get(supply.name) if isinstance(caps, Mapping) else caps
 
 
-def _limits(stretch: Stretch, supplies: Sequence[Supply]) -> list[int]:
+def _limits(request: StageRequest, supplies: Sequence[Supply]) -> list[int]:
     """Return the most rows that a stage may take of each source, whatever the others take."""
-    caps = [cap_of(stretch, supply) for supply in supplies]
+    caps = [cap_of(request, supply) for supply in supplies]
     return [
-        s.cap if cap is None else min(s.cap, times(cap, s.rows))
+        s.cap if cap is None else min(s.cap, epoch_rows(cap, s.rows))
         for s, cap in zip(supplies, caps, strict=True)
     ]
 
 
 def _count_stages(
-    stretches: Sequence[Stretch],
+    requests: Sequence[StageRequest],
     sizes: Counts,
     shares: Sequence[Counts],
     caps: Counts,
     limits: Sequence[Counts],
-) -> tuple[list[Taking], dict[int, tuple[int, ...]]]:
+) -> tuple[list[StageSchedule], dict[int, tuple[int, ...]]]:
     """Return the stages, and the rows available to those that UniMax can't fill."""
     lacking: dict[int, tuple[int, ...]] = {}
     counts: dict[int, list[int]] = {}
     weights = [list(share) for share in shares]
-    by_unimax = [stretch.weights == "unimax" for stretch in stretches]
+    by_unimax = [request.weights == "unimax" for request in requests]
     # False sorts before True: the others first, then UniMax, each in the order of the run.
-    for i in sorted(range(len(stretches)), key=lambda i: (by_unimax[i], i)):
+    for i in sorted(range(len(requests)), key=lambda i: (by_unimax[i], i)):
         if by_unimax[i]:
             used = [sum(row) for row in zip(*counts.values(), strict=True)] or [0] * len(caps)
             available = [
                 max(min(limit, cap - use), 0) if share else 0
                 for limit, cap, use, share in zip(limits[i], caps, used, shares[i], strict=True)
             ]
-            rows = spread(sizes[i], available)
+            rows = spread_evenly(sizes[i], available)
             weights[i] = rows if any(rows) else weights[i]
             if sum(rows) < sizes[i]:
                 lacking[i] = tuple(available)
         counts[i] = apportion(sizes[i], weights[i]).tolist()
     stages = [
-        Taking(stretch.name, sizes[i], tuple(weights[i]), tuple(counts[i]))
-        for i, stretch in enumerate(stretches)
+        StageSchedule(request.name, sizes[i], tuple(weights[i]), tuple(counts[i]))
+        for i, request in enumerate(requests)
     ]
     return stages, lacking
 
 
 def _find_shortages(
-    stages: Sequence[Taking], caps: Counts, limits: Sequence[Counts]
+    stages: Sequence[StageSchedule], caps: Counts, limits: Sequence[Counts]
 ) -> tuple[Shortage, ...]:
     """Return the first shortage of each source."""
     shortages: dict[int, Shortage] = {}
@@ -277,7 +282,7 @@ def _find_shortages(
     return tuple(shortages.values())
 
 
-def _longest(
+def _max_rows(
     ratios: Counts, shares: Sequence[Counts], caps: Counts, limits: Sequence[Counts]
 ) -> int:
     """Return the most rows that a run can have with no source over a cap.
@@ -291,13 +296,10 @@ def _longest(
         inside = all((count <= limit).all() for count, limit in zip(counts, limits, strict=True))
         return inside and bool((sum(counts[1:], counts[0]) <= caps).all())
 
-    low, high = 0, 1
+    high = 1
     while fits(high):
-        low, high = high, 2 * high
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
-    return low
+        high *= 2
+    return _largest(high, fits)
 
 
 # ---------------------------------------------------------------- parameters
@@ -309,10 +311,10 @@ _METHODS = ("proportional", "unimax")
 
 
 def _check_weights(value: Any, check: Callable[[Any], Any]) -> Any:
-    """Say what is wrong with weights in one sentence; of a union pydantic says one per member."""
+    """Refuse wrong weights in one sentence: for a union, pydantic has one for each member."""
     if isinstance(value, str) and value not in _METHODS:
         hint = suggest(value, _METHODS)
-        raise ValueError(f"{value!r} is no way to compute weights. {hint}")
+        raise ValueError(f"{value!r} is not a way to compute weights. {hint}")
     for name, weight in value.items() if isinstance(value, dict) else ():
         if not isinstance(weight, int) or isinstance(weight, bool) or weight < 1:
             raise ValueError(
@@ -325,7 +327,7 @@ def _check_weights(value: Any, check: Callable[[Any], Any]) -> Any:
 
 
 def _check_budget(value: Any, check: Callable[[Any], Any]) -> Any:
-    """Say what a budget looks like."""
+    """Refuse what is not a budget, in one sentence."""
     if isinstance(value, str):
         is_budget = bool(re.match(_BUDGET, value)) and num_tokens(value) > 0
     else:
@@ -336,11 +338,11 @@ def _check_budget(value: Any, check: Callable[[Any], Any]) -> Any:
 
 
 MOST_EPOCHS = 1e9
-"""So that the rows of a run are counted in 63 bits."""
+"""With it the rows of a run fit into 63 bits."""
 
 
 def _check_epochs(value: Any, check: Callable[[Any], Any]) -> Any:
-    """Say which of the caps is wrong."""
+    """Refuse wrong caps, in one sentence that names the source."""
     if isinstance(value, dict):
         for name, cap in value.items():
             if not _is_cap(cap):
@@ -396,7 +398,7 @@ def check_weighing(
 
 
 class StageWeights(Parameters):
-    """A stretch of the run with its own weights."""
+    """A part of the run with its own weights."""
 
     name: str
     """What reports call it."""
@@ -430,15 +432,15 @@ class StageWeights(Parameters):
 
 
 def problem_of(schedule: Schedule, seq_len: int) -> str:
-    """Return why the schedule can't be done and what can, with the numbers; "" if it can."""
-    # What can't be filled takes too much of what is left, so it comes before all that is after it.
+    """Return why a schedule is not possible and what would be, with the numbers; "" if it is."""
+    # A stage that UniMax can't fill takes all that is left: later shortages follow from it.
     unfilled = min(schedule.available, default=len(schedule.stages))
     shortages = [shortage for shortage in schedule.shortages if shortage.stage < unfilled]
     if not shortages:
         return _unimax_problem(schedule, unfilled, seq_len) if schedule.available else ""
     worst = max(shortages, key=lambda shortage: Fraction(shortage.rows, shortage.max_rows + 1))
     supply, stage = schedule.supplies[worst.source], schedule.stages[worst.stage]
-    total = sum(shortage.counts[worst.source] for shortage in schedule.stages)
+    total = sum(scheduled.counts[worst.source] for scheduled in schedule.stages)
     subject = f"the run takes {total:,} rows of {supply.name!r}"
     cap, rows_taken, parameter = supply.max_epochs, total, "max_epochs"
     if worst.is_own:
@@ -448,14 +450,15 @@ def problem_of(schedule: Schedule, seq_len: int) -> str:
     row = turn(worst.source, worst.max_rows, stage.weights)
     where = f"stage {stage.name!r}" if len(schedule.stages) > 1 else "the run"
     advice = [
-        *_lengths(schedule, worst.stage, seq_len),
-        *_stage_weights(schedule, worst),
+        *_advise_length(schedule, worst.stage, seq_len),
+        *_advise_weight(schedule, worst),
         f"{parameter} for {supply.name!r} to {_needed_epochs(rows_taken, supply.rows)} or more",
     ]
     further = _other_shortages(schedule, shortages, worst)
+    allowed = epoch_rows(cap, supply.rows)
     return (
         f"mix: {subject}, {rows_taken / supply.rows:.2f} epochs, but {parameter} {cap} allows "
-        f"{times(cap, supply.rows):,} (it has {supply.rows:,}). They are used up after {row:,} of "
+        f"{allowed:,} (it has {supply.rows:,}). They are used up after {row:,} of "
         f"the {stage.rows:,} rows of {where}. Set {', or '.join(advice)}.{further}"
     )
 
@@ -466,27 +469,33 @@ def _unimax_problem(schedule: Schedule, number: int, seq_len: int) -> str:
     rows_by_source = ", ".join(
         f"{supply.name} {rows:,}"
         for supply, rows in zip(schedule.supplies, rows_left, strict=True)
-        if schedule.stretches[number].covers(supply.name)
+        if schedule.requests[number].covers(supply.name)
     )
-    advice = ["Raise max_epochs", *(f"set {fix}" for fix in _lengths(schedule, number, seq_len))]
+    advice = [
+        "Raise max_epochs",
+        *(f"set {fix}" for fix in _advise_length(schedule, number, seq_len)),
+    ]
     return (
         f"mix: {where} takes {stage.rows:,} rows, but max_epochs leaves it {sum(rows_left):,} "
         f"({rows_by_source}). {', or '.join(advice)}."
     )
 
 
-def _lengths(schedule: Schedule, number: int, seq_len: int) -> list[str]:
-    """Return the largest length of a stage, or of a run whose stages have ratios, that fits."""
-    stretches, name = schedule.stretches, schedule.stages[number].name
+def _advise_length(schedule: Schedule, number: int, seq_len: int) -> list[str]:
+    """Return the largest length of a stage, or of a run whose stages have ratios, that fits.
+
+    As the end of a sentence, in a list; empty if no length fits.
+    """
+    requests, name = schedule.requests, schedule.stages[number].name
 
     def fits(rows: int) -> bool:
-        if stretches[number].rows is None:
-            return make_schedule(schedule.supplies, stretches, rows).is_possible
-        stages = [*stretches]
+        if requests[number].rows is None:
+            return make_schedule(schedule.supplies, requests, rows).is_possible
+        stages = [*requests]
         stages[number] = dataclasses.replace(stages[number], rows=rows)
         return make_schedule(schedule.supplies, stages).is_possible
 
-    is_of_run = stretches[number].rows is None
+    is_of_run = requests[number].rows is None
     total = sum(stage.rows for stage in schedule.stages)
     # Less of a stage is less of each of its sources, so bisection is exact.
     rows = _largest(total if is_of_run else schedule.stages[number].rows, fits)
@@ -494,19 +503,19 @@ def _lengths(schedule: Schedule, number: int, seq_len: int) -> list[str]:
     return [f"rows{where} to {rows:,} or less (tokens to {rows * seq_len:,})"] if rows else []
 
 
-def _stage_weights(schedule: Schedule, worst: Shortage) -> list[str]:
-    """Return the largest weight of the source in the stage that fits, if one does.
+def _advise_weight(schedule: Schedule, worst: Shortage) -> list[str]:
+    """Return the largest weight of the source in the stage that fits, if one does, in a list.
 
     A smaller weight takes less of its source, but more of the others, which may then run out.
     """
-    stretch, name = schedule.stretches[worst.stage], schedule.supplies[worst.source].name
-    if not isinstance(stretch.weights, Mapping):
+    request, name = schedule.requests[worst.stage], schedule.supplies[worst.source].name
+    if not isinstance(request.weights, Mapping):
         return []
-    weights = stretch.weights
+    weights = request.weights
 
     def make(weight: int) -> Schedule:
-        stages = [*schedule.stretches]
-        stages[worst.stage] = dataclasses.replace(stretch, weights={**weights, name: weight})
+        stages = [*schedule.requests]
+        stages[worst.stage] = dataclasses.replace(request, weights={**weights, name: weight})
         total = sum(stage.rows for stage in schedule.stages)
         return make_schedule(schedule.supplies, stages, total)
 
@@ -517,7 +526,7 @@ def _stage_weights(schedule: Schedule, worst: Shortage) -> list[str]:
 
 
 def _largest(high: int, fits: Callable[[int], bool]) -> int:
-    """Return the largest number from 1 that fits, 0 if none does; `high` does not."""
+    """Return the largest number from 1 on that fits, 0 if none does; `high` does not fit."""
     low = 0
     while high - low > 1:
         middle = (low + high) // 2
@@ -526,7 +535,7 @@ def _largest(high: int, fits: Callable[[int], bool]) -> int:
 
 
 def _own_cap(schedule: Schedule, shortage: Shortage) -> float:
-    cap = cap_of(schedule.stretches[shortage.stage], schedule.supplies[shortage.source])
+    cap = cap_of(schedule.requests[shortage.stage], schedule.supplies[shortage.source])
     assert cap is not None, "it was the smaller one"
     return cap
 
@@ -541,5 +550,5 @@ def _other_shortages(schedule: Schedule, shortages: Sequence[Shortage], worst: S
 
 
 def _needed_epochs(rows_taken: int, rows: int) -> float:
-    """Return epochs, with two decimals, that allow that many rows."""
+    """Return the fewest epochs, with two decimals, that allow that many rows."""
     return math.ceil(Fraction(100 * rows_taken, rows)) / 100

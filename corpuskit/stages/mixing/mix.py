@@ -12,13 +12,14 @@ from pydantic import Field, model_validator
 from corpuskit.errors import DataError, UsageError, suggest
 from corpuskit.loader.files import digest_bytes
 from corpuskit.loader.index import PLAN_FORMAT, plan_hash
-from corpuskit.stage import Cost, GlobalStage, Known, Pass, PassContext, PassPlan, Unit, Volume
+from corpuskit.stage import Cost, GlobalStage, Known, Pass, PassContext, Volume
+from corpuskit.stages._routing import one_unit
 from corpuskit.stages.mixing._schedule import (
     Budget,
     Epochs,
     Schedule,
+    StageRequest,
     StageWeights,
-    Stretch,
     Supply,
     Temperature,
     Weights,
@@ -54,7 +55,7 @@ LOOKUPS = pa.schema(
     ]
 )
 COUNTED = ("rows", "tokens", "documents", "text_bytes")
-"""What the plan says of a source, as `pack` counted it."""
+"""What the mix plan holds of a source, as `pack` counted it."""
 LOOKUP_RUNS = {
     "ids": "pack/run:ids",
     "id_hashes": "pack/run:id_hashes",
@@ -78,12 +79,12 @@ class Mix(GlobalStage):
 
     weights: Weights = None
     """Source -> integer share of the rows; `proportional` (also null) takes the rows of each,
-    `unimax` divides the budget evenly, a source that has too little giving all that `max_epochs`
+    `unimax` divides the budget evenly; a source that has too little gives all that `max_epochs`
     allows."""
     temperature: Temperature | None = None
     """Computes weights as rows ** (1 / temperature): 1 is proportional, large is even."""
     stages: tuple[StageWeights, ...] | None = None
-    """Stretches of the run with weights of their own, in order; instead of `weights`."""
+    """Stages of the run with weights of their own, in order; instead of `weights`."""
     max_epochs: Epochs = 1.0
     """How often a source's rows may be taken; a number, or source -> number (1 where left out)."""
     rows: int | None = Field(None, ge=1)
@@ -128,7 +129,7 @@ class Mix(GlobalStage):
                     )
 
     def passes(self) -> tuple[Pass, ...]:
-        return (Pass("plan", self._plan, _one_unit, at_end=True, owns=("mix/",)),)
+        return (Pass("plan", self._plan, one_unit, at_end=True, owns=("mix/",)),)
 
     def cost(self, volume: Volume, pass_name: str = "") -> Cost:
         return Cost(disk_bytes=300 * volume.cells, units=1)
@@ -236,10 +237,15 @@ class Mix(GlobalStage):
         self.check_sources(known.sources)
 
     def check_sources(self, names: tuple[str, ...]) -> None:
+        """Check that all sources that are named exist, and that each one has a weight.
+
+        Raises:
+            UsageError: a name does not exist, or a source has no weight.
+        """
         stages = self.stages or ()
         references = [
-            (f"{place}max_epochs", name)
-            for place, caps in [("", self.max_epochs), *((_path(s), s.max_epochs) for s in stages)]
+            (f"{path}max_epochs", name)
+            for path, caps in [("", self.max_epochs), *((_path(s), s.max_epochs) for s in stages)]
             for name in (caps if isinstance(caps, dict) else ())
         ]
         references += [
@@ -274,9 +280,9 @@ class Mix(GlobalStage):
         supplies = [Supply(entry["name"], entry["rows"], entry["max_epochs"]) for entry in sources]
         rows = _length(self.rows, self.tokens, seq_len, "mix.tokens")
         if self.stages is not None:
-            return make_schedule(supplies, [_stretch(s, seq_len) for s in self.stages], rows)
+            return make_schedule(supplies, [_request(s, seq_len) for s in self.stages], rows)
         weights, temperature = self.weights or "proportional", self.temperature or 1.0
-        main = Stretch("main", ratio=1, weights=weights, temperature=temperature)
+        main = StageRequest("main", ratio=1, weights=weights, temperature=temperature)
         return make_schedule(supplies, [main], rows)
 
 
@@ -293,8 +299,8 @@ def stage_entries(schedule: Schedule) -> list[dict[str, Any]]:
     ]
 
 
-def _stretch(stage: StageWeights, seq_len: int) -> Stretch:
-    return Stretch(
+def _request(stage: StageWeights, seq_len: int) -> StageRequest:
+    return StageRequest(
         stage.name,
         rows=_length(stage.rows, stage.tokens, seq_len, f"mix: tokens of stage {stage.name!r}"),
         ratio=stage.ratio,
@@ -311,11 +317,6 @@ def _length(rows: int | None, tokens: int | str | None, seq_len: int, where: str
 
 def _path(stage: StageWeights) -> str:
     return f"stages.{stage.name}."
-
-
-def _one_unit(plan: PassPlan) -> list[Unit]:
-    del plan
-    return [Unit(0)]
 
 
 def _index_row(part: Part) -> dict[str, Any]:

@@ -42,10 +42,10 @@ _ROW_BYTES = 200
 """Memory of a row while it is merged or ranked."""
 
 _ROUNDING = 1e-12
-"""1 - 0.7 is a little more than 0.3, the rank of the fourth of ten."""
+"""1 - 0.7 is a little more than 0.3, the rank of the fourth of ten, which `keep_top: 0.7` keeps."""
 
 _LARGEST = float(1 << 62)
-"""Scaled scores beyond count as this one."""
+"""Largest scaled score, which fits into 64 bits; larger ones count as this one."""
 
 
 class Percentile(GlobalStage):
@@ -96,7 +96,7 @@ class Percentile(GlobalStage):
         return (
             Pass("count", self.count_cell, is_cell_alone=True),
             Pass("merge", self.merge_range, self.cut_ranges, done_with=("count/",)),
-            Pass("rank", self.rank_all, self.one_unit, done_with=("merge/",)),
+            Pass("rank", self.rank_all, self.rank_unit, done_with=("merge/",)),
             Pass("apply", self.apply_ranks, done_with=("rank/",)),
         )
 
@@ -128,9 +128,13 @@ class Percentile(GlobalStage):
                 weights = view.text.sizes()
             for column, scaled in enumerate(values):
                 rows = np.flatnonzero(~np.isnan(scaled))
-                tables.append(
-                    _table(column, groups.take(pa.array(rows)), scaled[rows], weights[rows])
-                )
+                columns = {
+                    "column": np.full(len(rows), column, np.uint8),
+                    "group": groups.take(pa.array(rows)),
+                    "value": scaled[rows].astype(np.int64),
+                    "weight": weights[rows],
+                }
+                tables.append(pa.table(columns))
             has_score = ~np.isnan(values).all(axis=0)
             context.count("scored", int(has_score.sum()))
             context.count("missing", int((~has_score).sum()))
@@ -150,8 +154,8 @@ class Percentile(GlobalStage):
         sums = _summed(rows.drop_columns(["hash"]))
         context.write_shuffle("merged", {name: sums.column(name) for name in _MERGED.names})
 
-    def one_unit(self, plan: PassPlan) -> list[Unit]:
-        """Return the one unit that sees all different scores.
+    def rank_unit(self, plan: PassPlan) -> list[Unit]:
+        """Return one unit, for all different scores.
 
         Raises:
             TaskError: they don't fit the memory of a task.
@@ -186,24 +190,24 @@ class Percentile(GlobalStage):
     def apply_ranks(self, context: PassContext) -> None:
         """Write the sidecar, and the ledger rows of what is dropped."""
         keys, _ = context.part_keys()
-        ranks, steps = np.full(len(keys), np.nan), np.full(len(keys), -1, np.int32)
+        ranks, buckets = np.full(len(keys), np.nan), np.full(len(keys), -1, np.int32)
         scored = [(np.searchsorted(keys, view.keys), v, g) for view, v, g in self._scores(context)]
-        places = np.concatenate([np.empty(0, np.int64), *(outcome for outcome, _, _ in scored)])
+        alive = np.concatenate([np.empty(0, np.int64), *(rows for rows, _, _ in scored)])
         if scored:
             values = np.concatenate([scaled for _, scaled, _ in scored], axis=1)
             groups = pa.concat_arrays([names for _, _, names in scored])
-            ranks[places], steps[places] = self._rank(context, values, groups)
+            ranks[alive], buckets[alive] = self._rank(context, values, groups)
         is_missing = np.isnan(ranks)
         codes = np.zeros(len(keys), np.uint8)
         if self.missing == "drop":
-            codes[places[is_missing[places]]] = 2
+            codes[alive[is_missing[alive]]] = 2
         if self.keep_top is not None:
             codes[ranks < 1 - self.keep_top - _ROUNDING] = 1
         if codes.any():
             self._add_ledger(context, keys, codes, ranks)
         columns = {
             "rank": pa.array(ranks, mask=is_missing),
-            "bucket": pa.array(steps, mask=is_missing),
+            "bucket": pa.array(buckets, mask=is_missing),
         }
         context.write_sidecar(codes == 0, columns)
 
@@ -226,12 +230,12 @@ class Percentile(GlobalStage):
     ) -> tuple[Float64s, Int32s]:
         """Return rank and bucket of each document, the best of its columns; NaN and -1 if none."""
         ranks = np.full(values.shape[1], np.nan)
-        steps = np.full(values.shape[1], -1, np.int32)
+        buckets = np.full(values.shape[1], -1, np.int32)
         if np.isnan(values).all():
-            return ranks, steps
+            return ranks, buckets
         low, high = int(np.nanmin(values)), int(np.nanmax(values))
         table = context.read_shuffle("rank/ranked", low, high + 1, _RANKED)
-        scores, column, lower, total = (
+        scores, column, all_below, totals = (
             numbers(table.column(name)) for name in ("value", "column", "below", "total")
         )
         names = table.column("group").combine_chunks()
@@ -241,11 +245,11 @@ class Percentile(GlobalStage):
             for code, name in enumerate(coded.dictionary):
                 rows = np.flatnonzero((group_codes == code) & ~np.isnan(scaled))
                 is_group = numbers(pc.equal(names, name)) & (column == number)
-                at = np.searchsorted(scores[is_group], scaled[rows].astype(np.int64))
-                weight_below, total_weight = lower[is_group][at], np.maximum(total[is_group][at], 1)
-                ranks[rows] = np.fmax(ranks[rows], weight_below / total_weight)
-                steps[rows] = np.maximum(steps[rows], weight_below * self.buckets // total_weight)
-        return ranks, steps
+                scored = np.searchsorted(scores[is_group], scaled[rows].astype(np.int64))
+                below, total = all_below[is_group][scored], np.maximum(totals[is_group][scored], 1)
+                ranks[rows] = np.fmax(ranks[rows], below / total)
+                buckets[rows] = np.maximum(buckets[rows], below * self.buckets // total)
+        return ranks, buckets
 
     def _add_ledger(
         self, context: PassContext, keys: Int64s, cell_codes: Bytes, ranks: Float64s
@@ -253,24 +257,13 @@ class Percentile(GlobalStage):
         """Add a row per dropped document."""
         bounds = np.array([np.nan, 1 - (self.keep_top or 1), np.nan])
         for view in context.read("id", "source", "text"):
-            at = np.searchsorted(keys, view.keys)
-            rows = np.flatnonzero(cell_codes[at])
-            codes, values = cell_codes[at[rows]], ranks[at[rows]]
+            cell_rows = np.searchsorted(keys, view.keys)
+            rows = np.flatnonzero(cell_codes[cell_rows])
+            codes, values = cell_codes[cell_rows[rows]], ranks[cell_rows[rows]]
             rules = pa.array(self.rules).take(pa.array(codes - 1))
             context.add_ledger(
                 Entries.of(view.batch, rows, context.label, rules, values, bounds[codes])
             )
-
-
-def _table(column: int, groups: pa.Array, scaled: Float64s, weights: Int64s) -> pa.Table:
-    return pa.table(
-        {
-            "column": np.full(len(scaled), column, np.uint8),
-            "group": groups,
-            "value": scaled.astype(np.int64),
-            "weight": weights,
-        }
-    )
 
 
 def _summed(rows: pa.Table) -> pa.Table:

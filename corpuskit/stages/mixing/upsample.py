@@ -1,4 +1,4 @@
-"""Good documents more often than others."""
+"""How often each document is packed: good documents more often than others."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Upsample(StreamingStage):
     column: str = Field(min_length=1)
     """Column of numbers, as in `percentile.rank` or `minhash_dedup.cluster_size`."""
     points: tuple[tuple[Value, Factor], ...] | None = Field(None, min_length=1)
-    """Pairs of value and factor, values ascending; before the first its factor holds."""
+    """Pairs of value and factor, values ascending; values below the first get its factor."""
     interpolation: Literal["step", "linear"] = "step"
     """Between points, `step` takes the factor of the one below, `linear` what lies between."""
     preset: Literal["fineweb2", "dolma3"] | None = None
@@ -162,8 +162,8 @@ class Upsample(StreamingStage):
 def _shares(keys: Int64s, seed: int) -> Float64s:
     """Return a number in [0, 1) for each key, (N,): SplitMix64 of key and seed.
 
-    Not the hash that chooses texts for the ledger: documents that are dropped would all be in, or
-    all out.
+    It is not the hash that chooses texts for the ledger: of the documents dropped here, the ledger
+    would then keep the texts of all, or of none.
     """
     mixed = keys.astype(np.uint64) ^ np.uint64((seed + 1) * 0x9E3779B97F4A7C15 % 2**64)
     with np.errstate(over="ignore"):
@@ -180,11 +180,11 @@ Points = tuple[tuple[float, float], ...]
 """(value, factor), values ascending."""
 
 FINEWEB2: Points = ((1, 1), (2, 2), (3, 3), (5, 5), (100, 8), (1000, 1))
-"""Factor by size of the cluster of near-duplicates that a document stands for."""
+"""Factor by size of the cluster of near duplicates that a document is kept of."""
 
-_POWERS = tuple(0.01 + number * 1.99 / 19 for number in range(20))
+_POWERS = tuple(0.01 + number * 1.99 / 19 for number in range(20))  # 0.01 to 2, as solve_fit
 _MAX_RATE = 2.0
-_TOLERANCE = 1e-6
+_TOLERANCE = 1e-6  # of max_factor
 _DECIMALS = 9  # of a factor: libraries of mathematics differ in the last bits
 
 

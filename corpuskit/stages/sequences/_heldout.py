@@ -14,6 +14,7 @@ from corpuskit.errors import DataError, UsageError
 from corpuskit.formats.batch import numbers, utf8
 from corpuskit.formats.manifest import Part, Seal
 from corpuskit.formats.shards import read_documents
+from corpuskit.loader.index import PLAN_FORMAT
 from corpuskit.stage import View
 from corpuskit.stages.sequences.tokenize import Tokenize
 from corpuskit.stages.sequences.tokenize.definition import define, identify
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from corpuskit.train.tasks import Question, TaskItem
 
 ROLE = "aside:holdout"
-PLAN_FORMAT, MIX_FORMAT = 1, 2
+_PLAN_FORMAT = 1  # of plan.json; the engine, which writes it, cannot be imported here
 CACHED_TOKENS = 1 << 24
 """Tokens of this rank's documents that are kept after the first pass, 64 MB; sources beyond that
 are read and tokenized at each pass."""
@@ -124,8 +125,8 @@ class HeldOutRun:
         """Yield the number of the first document of each batch, and the batch."""
         number = 0
         for part in self._parts[source]:
-            place = self._store.at(part.path, digest=part.digest)
-            for batch in read_documents(place, ["key", "text"]):
+            file = self._store.at(part.path, digest=part.digest)
+            for batch in read_documents(file, ["key", "text"]):
                 yield number, batch.slice(0, self._max_documents - number)
                 number += len(batch)
                 if number >= self._max_documents:
@@ -186,7 +187,7 @@ def open_held_out(run_dir: str, max_documents: int, tokens: str | None = None) -
         DataError: the held-out documents are not those of the run's token shards.
     """
     store = open_store(run_dir)
-    plan = read_plan(store)
+    plan = _read_plan(store)
     step = _find_step(plan, "holdout")
     if step is None:
         raise UsageError(f"{run_dir}: the run has no holdout stage. {ADVICE}.")
@@ -213,25 +214,25 @@ def open_tokenizer(run_dir: str) -> Tokenize:
     """Return the `tokenize` stage of a finished run, with the file that it used.
 
     Raises:
-        UsageError: the file is not to be found, or is another one by now.
+        UsageError: the file is gone, or has changed.
     """
     store = open_store(run_dir)
-    plan, mix = read_plan(store), _read_json(store, "mix/plan.json", MIX_FORMAT)
+    plan, mix = _read_plan(store), _read_json(store, "mix/plan.json", PLAN_FORMAT)
     step = _find_step(plan, "tokenize")
     if step is None:
         raise UsageError(f"{run_dir}: the run has no tokenize stage. Run a pipeline with one.")
     params, expected = step["params"], mix["tokenizer"]["hash"]
     path = str(params["tokenizer"])
-    # Relative to where the run was started, which may be another machine: then, to here.
-    places = dict.fromkeys((os.path.join(str(plan.get("folder", "")), path), path))
-    existing = [place for place in places if os.path.exists(place)]
+    # Relative to the folder the run was started in, which may be on another machine; else to here.
+    paths = dict.fromkeys((os.path.join(str(plan.get("folder", "")), path), path))
+    existing = [path for path in paths if os.path.exists(path)]
     if not existing:
         raise UsageError(
-            f"{run_dir}: its tokenizer is not at {' nor at '.join(places)}. Put the file there: "
+            f"{run_dir}: its tokenizer is not at {' nor at '.join(paths)}. Put the file there: "
             "held-out documents are tokenized with it."
         )
-    for place in existing:
-        stage = Tokenize.model_validate({**params, "tokenizer": place})
+    for path in existing:
+        stage = Tokenize.model_validate({**params, "tokenizer": path})
         if identify(stage._spec) == expected:
             return stage
     raise UsageError(
@@ -256,9 +257,10 @@ def bare_encoder(stage: Tokenize) -> Callable[[Sequence[str]], list[Uint32s]]:
 def find_spelling(stage: Tokenize) -> Callable[[Uint32s, bytes], int]:
     """Return a function of a document's tokens and text: bytes that its predicted tokens spell.
 
-    They are exact, and compared with the text, where names of tokens say what they spell:
-    vocabularies of bytes, and pieces with a mark for a space. Otherwise (text is normalized) what
-    the first token stands for is taken off; of SentencePiece, its length after normalization.
+    Where names of tokens say what they spell (vocabularies of bytes, pieces with a mark for a
+    space), the bytes are exact, and compared with the text. Otherwise (text is normalized) they are
+    the text without what the first token stands for; of SentencePiece, its length after
+    normalization.
     """
     definition = define(stage._spec)
     silent = set() if stage.allow_special else set(definition.specials)
@@ -297,19 +299,19 @@ def _spell_pieces(name: str) -> bytes:
     return bytes([int(byte[1], 16)]) if byte else name.replace(SPACE, " ").encode()
 
 
-def read_plan(store: Store) -> dict[str, Any]:
+def _read_plan(store: Store) -> dict[str, Any]:
     """Return `plan.json` of a run.
 
     Raises:
         UsageError: there is none.
-        DataError: it is none.
+        DataError: it is not one of ours.
     """
     if not store.exists("plan.json"):
         raise UsageError(
             f"{store.address}: not a run directory, it has no plan.json. It says how the run "
             "tokenized and where its held-out documents are: keep it beside mix/ and tokens/."
         )
-    return _read_json(store, "plan.json", PLAN_FORMAT)
+    return _read_json(store, "plan.json", _PLAN_FORMAT)
 
 
 def _read_json(store: Store, name: str, version: int) -> dict[str, Any]:
@@ -330,7 +332,7 @@ def _find_step(plan: Mapping[str, Any], name: str) -> dict[str, Any] | None:
 
 
 def _find_seal(store: Store, plan: Mapping[str, Any], step: Mapping[str, Any]) -> Seal | None:
-    """Return the seal of the phase that has the holdout; it is called after its last stage."""
+    """Return the seal of the phase that has the holdout: a phase is named after its last stage."""
     labels = [candidate["label"] for candidate in plan["steps"]]
     names = [f"manifests/{label}/seal.json" for label in labels[labels.index(step["label"]) :]]
     for name, content in zip(names, store.read_each(names), strict=True):
@@ -343,8 +345,8 @@ def _find_seal(store: Store, plan: Mapping[str, Any], step: Mapping[str, Any]) -
 
 def _require_same_documents(store: Store, plan: Mapping[str, Any], seal: Seal) -> None:
     """Refuse if the holdout ran again since the mix was made: its documents may be trained on."""
-    mix = next((step["label"] for step in plan["steps"] if step["name"] == "mix"), "mix")
-    name = f"manifests/{mix}.plan/seal.json"
+    step = _find_step(plan, "mix")
+    name = f"manifests/{step['label'] if step else 'mix'}.plan/seal.json"
     [content] = store.read_each([name])
     if content is None or seal.content() not in Seal.from_json(content, store.where(name)).inputs:
         raise DataError(

@@ -1,7 +1,8 @@
 """Packed rows, from documents to Arrow tables; `pack` makes them, `shuffle` moves them.
 
-A group is what may share windows: one band of documents, each at most once. A window is packed
-alone: placed when all of the cell is known, filled when its rows are written.
+The documents of a band are packed in groups, in which each occurs at most once (`copy_groups`).
+They are cut to pieces that fit a row (`cut_pieces`). Each window of pieces is packed by itself
+(`pack_windows`), and its rows are filled when they are written (`row_tables`).
 """
 
 from __future__ import annotations
@@ -71,14 +72,14 @@ class DocumentPieces(NamedTuple):
 
 
 class RowWindow(NamedTuple):
-    """Pieces that are packed together: (P,) the row of each among the window's `num_rows`."""
+    """Pieces that are packed together, and the row of each among the window's `num_rows`, (P,)."""
 
     pieces: DocumentPieces
-    places: Int64s
+    rows: Int64s
     num_rows: int
 
 
-def groups(documents: PackedDocuments, band: int) -> Iterator[Int64s]:
+def copy_groups(documents: PackedDocuments, band: int) -> Iterator[Int64s]:
     """Yield which documents of a band are packed together: those with a first copy, a second..."""
     documents_left = np.flatnonzero((documents.bands == band) & (documents.copies > 0))
     for copy in range(int(documents.copies[documents_left].max(initial=0))):
@@ -86,25 +87,27 @@ def groups(documents: PackedDocuments, band: int) -> Iterator[Int64s]:
         yield documents_left
 
 
-def cut(documents: PackedDocuments, rows: Int64s, width: int, *, joined: bool) -> DocumentPieces:
+def cut_pieces(
+    documents: PackedDocuments, rows: Int64s, width: int, *, joined: bool
+) -> DocumentPieces:
     """Return documents as pieces that fit a row; `joined` lets one begin where another ends."""
     lengths = documents.num_tokens[rows]
     docs, sizes, text_bytes, flags = cut_documents(
         lengths, documents.text_bytes[rows], width, 0, joined
     )
     first_tokens = np.cumsum(documents.num_tokens)[rows] - lengths
-    # Where a piece begins in its document: tokens of the group before either.
+    # Where a piece begins in its document: tokens of the group before it, less those before that.
     begins = (np.cumsum(sizes) - sizes) - (np.cumsum(lengths) - lengths)[docs]
     return DocumentPieces(rows[docs], first_tokens[docs] + begins, sizes, text_bytes, flags)
 
 
-def windows(
+def pack_windows(
     pieces: DocumentPieces, window: int, width: int, *, joined: bool
 ) -> Iterator[RowWindow]:
     """Yield pieces in windows, with the rows they go to.
 
-    A window has `window` pieces, the last one fewer; of joined documents it has as many as end a
-    row, so that it does not matter where it ends.
+    A window has `window` pieces, the last one fewer. With `joined` it ends where a row ends, so
+    rows do not depend on `window`.
     """
     num_pieces = len(pieces.lengths)
     bounds = np.append(np.arange(0, num_pieces, window), num_pieces)
@@ -122,7 +125,7 @@ def windows(
             yield RowWindow(window_pieces, *best_fit(window_pieces.lengths, width))
 
 
-def fill(
+def _fill(
     window: RowWindow,
     documents: PackedDocuments,
     schema: pa.Schema,
@@ -136,10 +139,10 @@ def fill(
         documents: of the cell.
         schema: of packed token shards.
         pad: id after the last document of a row.
-        rows: (S or more, width) array that is overwritten; the table lies in it.
+        rows: (num_rows or more, width) array that is overwritten: the memory of the table.
     """
     pieces, rows = window.pieces, rows[: window.num_rows]
-    bounds, starts, index = lay_out(window.places, pieces.lengths, window.num_rows, rows.shape[1])
+    bounds, starts, index = lay_out(window.rows, pieces.lengths, window.num_rows, rows.shape[1])
     fill_rows(documents.tokens, pieces.begins, pieces.lengths, bounds, starts, index, pad, rows)
     is_pad = index < 0
     columns = [
@@ -159,14 +162,12 @@ def row_tables(
     width: int,
     pad: int,
 ) -> Iterator[pa.Table]:
-    """Yield the rows of windows; each table lies in the memory of the one before it.
-
-    Fresh memory for each would cost as much as filling it.
-    """
+    """Yield the rows of windows; each table overwrites the one before it."""
+    # New memory for each window would cost as much as filling it.
     max_rows = max((window.num_rows for window in windows), default=0)
     rows = np.empty((max_rows, width), documents.tokens.dtype)
     for window in windows:
-        yield fill(window, documents, schema, pad, rows)
+        yield _fill(window, documents, schema, pad, rows)
 
 
 def row_bytes(rows: NDArray[np.generic]) -> pa.Array:

@@ -21,12 +21,12 @@ from corpuskit.stages._numbers import check_numbers, to_numbers
 from corpuskit.stages.sequences._rows import (
     PackedDocuments,
     RowWindow,
-    cut,
-    groups,
+    copy_groups,
+    cut_pieces,
+    pack_windows,
     packed_schema,
     packed_size,
     row_tables,
-    windows,
 )
 
 FOLDER = "work/pack"
@@ -158,8 +158,8 @@ class Pack(CellStage):
     ) -> Iterator[RowWindow]:
         """Yield the windows of a band, copy after copy."""
         width, joined = self.seq_len + 1, self.method == "concat"
-        for group in groups(documents, band):
-            pieces = cut(documents, group, width, joined=joined)
+        for group in copy_groups(documents, band):
+            pieces = cut_pieces(documents, group, width, joined=joined)
             is_cut = pieces.flags & (CONTINUES | GOES_ON) == GOES_ON
             lengths = documents.num_tokens[group]
             counts.update(
@@ -169,7 +169,7 @@ class Pack(CellStage):
                 cut_documents=int(is_cut.sum()),
                 cut_fitting=int((documents.num_tokens[pieces.docs[is_cut]] <= width).sum()),
             )
-            yield from windows(pieces, self.window, width, joined=joined)
+            yield from pack_windows(pieces, self.window, width, joined=joined)
 
     def _write(
         self, context: UnitContext, windows: list[RowWindow], documents: PackedDocuments, band: int

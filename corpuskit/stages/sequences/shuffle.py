@@ -32,11 +32,11 @@ ROUTE_COPIES = 4
 class Shuffle(GlobalStage):
     """Permute the packed rows of each source, over all of it, and write the token shards.
 
-    A row's place depends on the seed, the source's name, its number of rows and the row's position
-    among them: not on cells, tasks or other sources. With rows in random order, training reads a
-    source from front to back in its first epoch. `bands` is a curriculum: all rows of the first
-    band of `pack` come before those of the second, each band in random order, in the first epoch of
-    a source; later epochs are in random order over all of it.
+    Where a row goes depends on the seed, the source's name, its number of rows and the row's
+    position among them: not on cells, tasks or other sources. With rows in random order, training
+    reads a source from front to back in its first epoch. `bands` is a curriculum: in the first
+    epoch of a source all rows of the first band of `pack` come before those of the second, each
+    band in random order; later epochs are in random order over all of it.
 
     Source: cycle-walking Feistel permutation (Black and Rogaway 2002, Ciphers with Arbitrary Finite
     Domains), as the loader's: docs/formats.md, Order.
@@ -84,43 +84,45 @@ class Shuffle(GlobalStage):
             return Cost(cpu_seconds=size / 250e6, unit_bytes=memory, disk_bytes=size + size // 64)
         if pass_name == "route":
             return _routing.cost_of_route(volume, num, ROUTE_COPIES * size, size / 250e6, size)
-        disk = size + 48 * volume.documents  # where each document is
+        disk = size + 48 * volume.documents  # `doc_rows`
         return Cost(cpu_seconds=size / 200e6, unit_bytes=2 * target, disk_bytes=disk, units=num)
 
     def _scatter_units(self, plan: PassPlan) -> list[Unit]:
         """Return the cells; low and high are the rows of the source, or band, that each holds."""
         ends: dict[tuple[str, int], int] = {}
         units = []
-        for number, cell in enumerate(sorted(plan.cells(), key=_place)):
+        for number, cell in enumerate(
+            sorted(plan.cells(), key=lambda cell: (cell.number, _band(cell)))
+        ):
             order = (cell.source, _band(cell) if self.order == "bands" else 0)
             low = ends.get(order, 0)
             high = ends[order] = low + cell.rows
-            if "bands" in plan.given["packing"]:  # several cells of one number
+            if "bands" in plan.given["packing"]:  # the bands of a cell have the same number
                 cell = dataclasses.replace(cell, number=number)
             units.append(dataclasses.replace(cell, low=low, high=high))
         return units
 
     def _scatter(self, context: PassContext) -> None:
-        """Write the rows of a cell as runs, sorted by the place in the source where each goes."""
+        """Write the rows of a cell, sorted by where they go: PART_BYTES at a time, a file each."""
         unit = context.unit
         assert unit.part is not None, "a cell of packed rows has a part"
         source, low = unit.source, unit.low
         for table in _read_rows(context.path(unit.part), context.given):
-            places = self._places(context, np.arange(low, low + len(table)))
+            positions = self._positions(context, np.arange(low, low + len(table)))
             low += len(table)
-            order = np.argsort(places)
+            order = np.argsort(positions)
             sorted_rows = table.take(pa.array(order)).combine_chunks()
             columns = {name: sorted_rows.column(name).chunk(0) for name in sorted_rows.column_names}
             context.write_shuffle(
-                f"rows-{source}", {"place": places[order], **columns}, is_sorted=True
+                f"rows-{source}", {"place": positions[order], **columns}, is_sorted=True
             )
         if low != unit.high:
             raise DataError(
                 f"{unit.part.path}: {low - unit.low} rows, its seal says {unit.rows}. Run again."
             )
 
-    def _places(self, context: PassContext, rows: Int64s) -> Int64s:
-        """Return where rows go in their source; they are counted in it, or in their band."""
+    def _positions(self, context: PassContext, rows: Int64s) -> Int64s:
+        """Return where rows go in their source; `rows` are numbered in it, or in their band."""
         source, counters = context.unit.source, context.counters("pack")
         seed = context.seed if self.seed is None else self.seed
         if self.order == "as_read":
@@ -146,9 +148,8 @@ class Shuffle(GlobalStage):
         return [dataclasses.replace(unit, number=number) for number, unit in enumerate(units)]
 
     def _route(self, context: PassContext) -> None:
-        """Merge the rows of a range of places."""
-        run, schema = _rows_run(context.unit.source, context.given)
-        _routing.route(context, f"scatter/{run}", run, schema)
+        """Merge the rows that go to a range of positions."""
+        _routing.route(context, *_rows_file(context.unit.source, context.given))
 
     def _gather_units(self, plan: PassPlan) -> list[Unit]:
         """Return the output parts: ranges of rows, source after source."""
@@ -172,15 +173,15 @@ class Shuffle(GlobalStage):
         return int(max(rows - rows % TOKEN_GROUP_ROWS, TOKEN_GROUP_ROWS))
 
     def _gather(self, context: PassContext) -> None:
-        """Write one part of the token shards, and where its documents are."""
+        """Write one part of the token shards, and in which rows its documents are."""
         unit = context.unit
         shuffled = self.order != "as_read"
         schema = packed_schema(
             context.given, source=unit.source, shuffled=shuffled, first_row=unit.low
         )
-        run, rows = _rows_run(unit.source, context.given)
-        run = _routing.routed(context, f"scatter/{run}", run)
-        stored = context.read_shuffle(run, unit.low, unit.high, rows)
+        file, stored_schema = _rows_file(unit.source, context.given)
+        file = _routing.routed_file(context, file, "route")
+        stored = context.read_shuffle(file, unit.low, unit.high, stored_schema)
         stored = stored.take(pa.array(np.argsort(stored.column("place").to_numpy())))
         if not np.array_equal(stored.column("place"), np.arange(unit.low, unit.high)):
             raise DataError(
@@ -209,14 +210,10 @@ def _band(cell: Unit) -> int:
     return cell.part.first
 
 
-def _place(cell: Unit) -> tuple[int, int]:
-    return cell.number, _band(cell)
-
-
-def _rows_run(source: str, provided: Mapping[str, Any]) -> tuple[str, pa.Schema]:
-    """Return name and schema of the run that carries the rows of a source."""
+def _rows_file(source: str, provided: Mapping[str, Any]) -> tuple[str, pa.Schema]:
+    """Return name and schema of the shuffle file that carries the rows of a source."""
     fields = [("place", pa.int64()), *((f.name, f.type) for f in packed_schema(provided))]
-    return f"rows-{source}", pa.schema(fields)
+    return f"scatter/rows-{source}", pa.schema(fields)
 
 
 def _read_rows(path: Readable, provided: Mapping[str, Any]) -> Iterator[pa.Table]:
@@ -235,7 +232,7 @@ def _read_rows(path: Readable, provided: Mapping[str, Any]) -> Iterator[pa.Table
 
 
 def _doc_rows(table: pa.Table, first_row: int, width: int) -> dict[str, NDArray[np.generic]]:
-    """Return where each document's tokens are: one entry per document and row."""
+    """Return the columns of `doc_rows`: one entry per document and row that it is in."""
     rows = table.combine_chunks()
     keys, starts = (rows.column(name).chunk(0) for name in ("doc_keys", "doc_starts"))
     bounds = keys.offsets.to_numpy()

@@ -8,6 +8,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import pyarrow as pa
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from corpuskit.paths import PathText
@@ -15,21 +17,31 @@ from corpuskit.stage import Stage
 from corpuskit.stages.dedup.decontaminate.items import BenchmarkColumns, benchmark_files
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
+    from corpuskit.kernels.arrays import Bools, Int64s
 MAX_NAMED = 20
-"""Items of one document that are named at most."""
+"""Most items that are named for one document."""
 
 SEPARATOR = "; "
 """Between the items that a ledger row names."""
 
 
-def by_benchmark(names: Sequence[str], is_found: NDArray[np.bool_]) -> dict[str, tuple[int, int]]:
-    """Return benchmark -> items that are not found, and all of its items, from their names."""
+def by_benchmark(names: Sequence[str], is_found: Bools) -> dict[str, tuple[int, int]]:
+    """Return benchmark -> how many of its items are not found, and how many it has."""
     benchmarks = [name.partition("/")[0] for name in names]
     missed = Counter(itertools.compress(benchmarks, ~is_found))
     return {name: (missed[name], total) for name, total in sorted(Counter(benchmarks).items())}
+
+
+def first_of_rows(rows: Int64s) -> Bools:
+    """Return which entries are among the first MAX_NAMED of their row; rows ascend."""
+    is_first: Bools = np.arange(len(rows)) - np.searchsorted(rows, rows) < MAX_NAMED
+    return is_first
+
+
+def lists_of_rows(rows: Int64s, values: pa.Array, num_rows: int) -> pa.ListArray:
+    """Return a list of values for each row; rows ascend."""
+    offsets = np.searchsorted(rows, np.arange(num_rows + 1)).astype(np.int32)
+    return pa.ListArray.from_arrays(pa.array(offsets), values)
 
 
 class BenchmarkStage(Stage):
@@ -40,7 +52,7 @@ class BenchmarkStage(Stage):
 
     benchmarks: tuple[PathText, ...] | dict[str, PathText] = Field(min_length=1)
     """Files or glob patterns, JSON lines (`.gz`, `.zst`) or Parquet, one item a row; a benchmark is
-    called like its file, or `name: path`."""
+    named after its file, or `name: path`."""
     question_column: str | None = None
     """Column of questions; null takes the first of question, query, prompt, problem, goal, ctx,
     input, text."""
@@ -62,10 +74,10 @@ class BenchmarkStage(Stage):
             return (value,)
         named = isinstance(value, Mapping) and given.field_name == "benchmarks"
         paths = list(value.values()) if named else value
-        if not isinstance(paths, list | tuple) or not all(isinstance(one, str) for one in paths):
+        if not isinstance(paths, list | tuple) or not all(isinstance(path, str) for path in paths):
             names = ", or {name: path}" if given.field_name == "benchmarks" else ""
             raise ValueError(f"must be a path, a list of paths{names}")
-        return value if named else tuple(value)  # what is strict takes no list for a tuple
+        return value if named else tuple(value)  # strict validation refuses a list for a tuple
 
     @model_validator(mode="after")
     def _check_columns(self) -> BenchmarkStage:

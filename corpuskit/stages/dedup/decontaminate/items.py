@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 NUMBERED = "#"
-"""Instead of the name of a column of ids: the number of the row."""
+"""As `id_column`: the id of an item is the number of its row."""
 
 KNOWN = {
     "question": ("question", "query", "prompt", "problem", "goal", "ctx", "input", "text"),
@@ -61,7 +61,7 @@ class BenchmarkColumns:
 def benchmark_files(
     given: Mapping[str, str] | Sequence[str], *, unique: bool = True
 ) -> list[tuple[str, str]]:
-    """Return (benchmark, path) of all files; a benchmark is called like its file, or as given.
+    """Return (benchmark, path) of all files; a benchmark is named after its file, or as given.
 
     Args:
         given: paths or patterns, perhaps by name.
@@ -71,11 +71,11 @@ def benchmark_files(
         UsageError: a pattern matches nothing, or what cannot be read, two files have one name, a
             name holds `/` or `;`, or the format is unknown.
     """
-    pairs = given.items() if isinstance(given, Mapping) else [("", one) for one in given]
+    pairs = given.items() if isinstance(given, Mapping) else [("", path) for path in given]
     files: list[tuple[str, str]] = []
     for name, pattern in pairs:
         is_path = Path(pattern).exists() or not glob.has_magic(pattern)
-        paths = [pattern] if is_path else [one.address for one in find_files(pattern)]
+        paths = [pattern] if is_path else [match.address for match in find_files(pattern)]
         if not paths:
             raise UsageError(f"{pattern}: no file matches. Check the path of the benchmark.")
         for path in paths:
@@ -113,7 +113,7 @@ def read_benchmarks(files: Sequence[tuple[str, str]], columns: BenchmarkColumns)
     called `benchmark/file/id`, the files as seen from the folder that holds them all.
 
     Raises:
-        UsageError: as `read_items`, or two items have one name in spite of that.
+        UsageError: as `read_items`, or two items still have the same name.
     """
     benchmarks: defaultdict[str, list[tuple[str, list[Item]]]] = defaultdict(list)
     for benchmark, path in files:
@@ -127,9 +127,9 @@ def read_benchmarks(files: Sequence[tuple[str, str]], columns: BenchmarkColumns)
         root = os.path.commonpath([Path(path).absolute().parent for path, _ in pieces])
         owners: dict[str, str] = {}
         for path, items in pieces:
-            inside = os.path.relpath(os.path.abspath(path), root)
-            ending = next(one for one in sorted(_ENDINGS, key=len)[::-1] if inside.endswith(one))
-            file = inside.removesuffix(ending).replace(os.sep, "/").replace(";", ",")
+            file = os.path.relpath(os.path.abspath(path), root)
+            ending = max((e for e in _ENDINGS if file.endswith(e)), key=len)
+            file = file.removesuffix(ending).replace(os.sep, "/").replace(";", ",")
             for item in items:
                 name = f"{benchmark}/{file}/{item.name.removeprefix(f'{benchmark}/')}"
                 if name in owners:
@@ -140,6 +140,12 @@ def read_benchmarks(files: Sequence[tuple[str, str]], columns: BenchmarkColumns)
                 owners[name] = path
                 unique.append(dataclasses.replace(item, name=name))
     return unique
+
+
+def distinct_items(items: Sequence[Item]) -> list[Item]:
+    """Return the first of items that are equal but for their names, where the last of them was."""
+    unique = {(item.question, item.answer, item.passage): item for item in reversed(items)}
+    return list(reversed(unique.values()))
 
 
 def read_items(benchmark: str, path: str, columns: BenchmarkColumns) -> list[Item]:
@@ -155,24 +161,24 @@ def read_items(benchmark: str, path: str, columns: BenchmarkColumns) -> list[Ite
     items: list[Item] = []
     seen: dict[str, int] = {}
     for number, row in enumerate(rows):
-        ident = str(number)
+        item_id = str(number)
         if names["id"] is not None:
-            ident = _text(path, number, names["id"], row.get(names["id"]))
-            # Several are named in one row of the ledger, and some ids begin with the benchmark's.
-            ident = ident.replace(";", ",").removeprefix(f"{benchmark}/")
-            if not ident:
-                raise UsageError(_at(path, number, f"{names['id']!r} is empty", _NUMBER_THEM))
-            if ident in seen:
-                problem = f"{names['id']} {ident!r} is that of row {seen[ident]}, too"
-                raise UsageError(_at(path, number, problem, _NUMBER_THEM))
-            seen[ident] = number
+            item_id = _text(path, number, names["id"], row.get(names["id"]))
+            # `;` separates items in a row of the ledger; some ids begin with the benchmark's name.
+            item_id = item_id.replace(";", ",").removeprefix(f"{benchmark}/")
+            if not item_id:
+                raise _row_error(path, number, f"{names['id']!r} is empty", _NUMBER_THEM)
+            if item_id in seen:
+                problem = f"{names['id']} {item_id!r} is that of row {seen[item_id]}, too"
+                raise _row_error(path, number, problem, _NUMBER_THEM)
+            seen[item_id] = number
         values = {
             kind: _text(path, number, name, row.get(name)) if name is not None else ""
             for kind, name in names.items() if kind in {"question", "passage"}
         }  # fmt: skip
         answer = _answer(path, number, names, row)
         if values["question"].strip() or answer.strip():
-            name = f"{benchmark}/{ident}"
+            name = f"{benchmark}/{item_id}"
             items.append(Item(name, values["question"], answer, values["passage"]))
     if not items:
         problem = f"{path}: no row has a question in {names['question']!r}."
@@ -195,8 +201,8 @@ def read_texts(path: str) -> list[str]:
 _NUMBER_THEM = f"Make ids unique, or number the rows: `id_column: '{NUMBERED}'`."
 
 
-def _at(path: str, number: int, problem: str, advice: str) -> str:
-    return f"{path}: row {number}: {problem}. {advice}"
+def _row_error(path: str, number: int, problem: str, advice: str) -> UsageError:
+    return UsageError(f"{path}: row {number}: {problem}. {advice}")
 
 
 def _rows(path: str) -> list[Row]:
@@ -259,7 +265,7 @@ def _column_names(
 
 
 def _text(path: str, number: int, name: str, value: Any) -> str:
-    """Return a value as a string; what has several keeps them apart by line feeds."""
+    """Return a value as a string; the values of a list are separated by line feeds."""
     if value is None:
         return ""
     if isinstance(value, str):
@@ -271,10 +277,10 @@ def _text(path: str, number: int, name: str, value: Any) -> str:
         if value is None or isinstance(value, str):
             return _text(path, number, name, value)
     if isinstance(value, list):
-        return "\n".join(dict.fromkeys(_text(path, number, name, one) for one in value))
+        return "\n".join(dict.fromkeys(_text(path, number, name, text) for text in value))
     kind = type(value).__name__
     problem = f"{name!r} holds a value of type {kind}, not a text"
-    raise UsageError(_at(path, number, problem, "Set the column that holds it."))
+    raise _row_error(path, number, problem, "Set the column that holds it.")
 
 
 def _answer(path: str, number: int, names: Mapping[str, str | None], row: Row) -> str:
@@ -292,13 +298,13 @@ def _answer(path: str, number: int, names: Mapping[str, str | None], row: Row) -
     if not isinstance(choices, list) or answer in choices:
         return answer
     if answer in labels:
-        place = labels.index(answer)
-    elif answer.isdecimal() and len(answer) < 10:  # longer ones are no places
-        place = int(answer)
+        index = labels.index(answer)
+    elif answer.isdecimal() and len(answer) < 10:  # a longer number is an answer, not an index
+        index = int(answer)
     elif len(answer) == 1 and answer.isascii() and answer.isalpha():
-        place = ord(answer.upper()) - ord("A")
+        index = ord(answer.upper()) - ord("A")
     else:
         return answer
-    if place >= len(choices):
+    if index >= len(choices):
         return answer
-    return _text(path, number, names["choices"] or "", choices[place])
+    return _text(path, number, names["choices"] or "", choices[index])

@@ -47,10 +47,10 @@ from corpuskit.stages.dedup.minhash_dedup.verification import (
     cost_of_verify,
     cut_routes_to_verify,
     cut_verify,
-    read_index,
+    read_index_sets,
     single_link_clusters,
-    verify_range,
-    write_index,
+    verify_components,
+    write_index_sets,
     write_sets,
 )
 
@@ -66,7 +66,7 @@ _SIGN_SPEEDS = {"fast": 200e6, "datatrove": 28e6, "datasketch": 45e6}
 """Bytes of text per CPU second, at 14 bands of 8."""
 
 
-class MinhashDedup(schemes.Signing, ClusterStage):
+class MinhashDedup(schemes.SignatureParameters, ClusterStage):
     r"""Keep one document of those that share most of their word (or character) n-grams.
 
     Bands propose; the documents' sets of shingles, compared exactly, decide. Two documents of
@@ -107,6 +107,8 @@ class MinhashDedup(schemes.Signing, ClusterStage):
     clusters: Literal["direct", "chained"] = "direct"
     """What makes a document a duplicate: direct, that one which stays is similar to it; chained,
     that it is connected, through others, too, to one that stays (as with verify: null)."""
+    # Each text removed between 0.01 and 0.02 costs 1.2 to 2.1 % of its 5-grams, up to 0.03 2.4 to
+    # 3.3 %, without a bound 7 to 13 % (benchmarks/neardup_loss.py).
     max_lost: float | None = Field(0.02, ge=0, le=1)
     """Largest share of a document's shingles that its survivor may lack; 0 loses none, null allows
     all that `verify` does. For clusters: direct."""
@@ -172,25 +174,9 @@ class MinhashDedup(schemes.Signing, ClusterStage):
         return tuple(dict.fromkeys((*super().needs(), *groups)))
 
     def passes(self) -> tuple[Pass, ...]:
-        verifying = (
-            *(
-                [_routing.merge_pass(self, {_COMPONENTS: COMPONENTS}, self.cut_routes_to_cells)]
-                if self.rounds
-                else ()
-            ),
-            Pass(
-                "gather",
-                self.gather_cell,
-                self.cut_survivors if self.against else None,
-                done_with=(_COMPONENTS, "route_components/"),
-            ),
-            # A component too large for a task is read cell by cell where cells have written it.
-            _routing.merge_pass(self, SETS_AND_SIZES, cut_routes_to_verify, done_with=()),
-            Pass("verify", self.verify_range, cut_verify, done_with=("gather/", "route_sets/")),
-        )
-        owns = ("signatures/{label}/",) if self.signatures else ()
+        folders = ("signatures/{label}/",) if self.signatures else ()
         return (
-            *self.first_passes(self.sign_cell, owns, "edges", self.link_range),
+            *self.first_passes(self.sign_cell, folders, "edges", self.link_range),
             *components.passes(self),
             Pass(
                 "cluster",
@@ -198,9 +184,24 @@ class MinhashDedup(schemes.Signing, ClusterStage):
                 partial(components.cut_cluster, self),
                 done_with=("sign/priorities", *components.read_by_cluster(self)),
             ),
-            *(() if self.verify is None else verifying),
+            *(() if self.verify is None else self._verifying_passes()),
             *self.last_passes(),
         )
+
+    def _verifying_passes(self) -> tuple[Pass, ...]:
+        units = self.cut_survivors if self.against else None
+        gather = Pass(
+            "gather", self.gather_cell, units, done_with=(_COMPONENTS, "route_components/")
+        )
+        verify = Pass("verify", self.verify_range, cut_verify, done_with=("gather/", "route_sets/"))
+        # `gather/sets` is kept for `verify`, which reads a component too large for a task from it,
+        # cell by cell.
+        route_sets = _routing.route_pass(self, SETS_AND_SIZES, cut_routes_to_verify, done_with=())
+        if not self.rounds:  # one task has written `components`: nothing to merge
+            return gather, route_sets, verify
+        components = {_COMPONENTS: COMPONENTS}
+        route_components = _routing.route_pass(self, components, self.cut_routes_to_cells)
+        return route_components, gather, route_sets, verify
 
     def cost(self, volume: Volume, pass_name: str = "") -> Cost:
         if self.shingles == "characters":  # a shingle a character, not one a word
@@ -252,22 +253,22 @@ class MinhashDedup(schemes.Signing, ClusterStage):
                 signatures.append(signed_rows(view, batch))
         if not keys:
             return
-        num_signed = sum(map(len, keys))
-        context.count("signed", num_signed)
-        context.count("without_words", num_docs - num_signed)
+        signed_keys = np.concatenate(keys)
+        context.count("signed", len(signed_keys))
+        context.count("without_words", num_docs - len(signed_keys))
         columns = {
             "hash": np.concatenate(hashes).ravel(),
-            "band": np.tile(np.arange(self.bands, dtype=np.uint8), num_signed),
-            "key": np.repeat(np.concatenate(keys), self.bands),
+            "band": np.tile(np.arange(self.bands, dtype=np.uint8), len(signed_keys)),
+            "key": np.repeat(signed_keys, self.bands),
         }
         context.write_shuffle("bands", columns)
-        self.write_index(context, keys, ids)
+        self.write_index(context, signed_keys, ids)
         if sets:
-            write_index(context, sets)
+            write_index_sets(context, sets)
         if signatures:
             write_signatures(context, self, signatures)
         if priorities:
-            columns = {"key": np.concatenate(keys), "priority": np.concatenate(priorities)}
+            columns = {"key": signed_keys, "priority": np.concatenate(priorities)}
             context.write_shuffle("priorities", columns, is_sorted=True)
 
     def hash_schema(self) -> pa.Schema:
@@ -295,28 +296,27 @@ class MinhashDedup(schemes.Signing, ClusterStage):
     def cut_routes_to_cells(self, plan: PassPlan) -> list[Unit]:
         """Return ranges of documents where ranges of components and cells are very many."""
         references = self.references().units(0)
-        return _routing.cells_if_many(plan, _COMPONENTS, _ROW_BYTES, *references)
+        return _routing.route_to_cells(plan, _COMPONENTS, _ROW_BYTES, *references)
 
     def gather_cell(self, context: PassContext) -> None:
         """Write the shingle sets of the documents that bands have joined."""
         unit = context.unit
-        file = _routing.merged_file(context, _COMPONENTS) if self.rounds else _COMPONENTS
+        file = _routing.routed_file(context, _COMPONENTS) if self.rounds else _COMPONENTS
         rows = context.read_shuffle(file, unit.low, unit.high, COMPONENTS)
         if rows.num_rows:
-            rows = rows.sort_by("key")  # ranges of hashes have written them
+            rows = rows.sort_by("key")  # with `rounds`, ranges of hashes have written them
             keys, components = (numbers(column) for column in rows.columns)
             write_sets(context, keys, components, self._sets(context, keys))
 
     def verify_range(self, context: PassContext) -> None:
         """Find the clusters of a range of components."""
-        if self.verify is None:
-            return
+        bounds = self.bounds_of_removal()
         if self.is_direct():
-            bounds = self.bounds_of_removal()
             is_grouped = self.one_per is not None
-            verify_range(context, partial(direct_clusters, bounds=bounds, is_grouped=is_grouped))
+            cluster = partial(direct_clusters, bounds=bounds, is_grouped=is_grouped)
         else:
-            verify_range(context, partial(single_link_clusters, threshold=self.verify))
+            cluster = partial(single_link_clusters, threshold=bounds[0])
+        verify_components(context, cluster)
 
     def _priorities_of(self, context: PassContext, keys: Int64s) -> Uint64s:
         """Return the priorities of documents; 0 for reference documents. `keys` ascend."""
@@ -326,8 +326,8 @@ class MinhashDedup(schemes.Signing, ClusterStage):
             if begin < end:
                 low, high = int(keys[begin]), int(keys[end - 1]) + 1
                 rows = context.read_shuffle("sign/priorities", low, high, _PRIORITIES)
-                at = np.searchsorted(numbers(rows.column("key")), keys[begin:end])
-                priorities[begin:end] = numbers(rows.column("priority"))[at]
+                order = np.searchsorted(numbers(rows.column("key")), keys[begin:end])
+                priorities[begin:end] = numbers(rows.column("priority"))[order]
         return priorities
 
     def _sets(self, context: PassContext, keys: Int64s) -> Iterator[ShingleSets]:
@@ -335,7 +335,7 @@ class MinhashDedup(schemes.Signing, ClusterStage):
         unit = context.unit
         if is_reference(unit):
             for index in self.references().indexes:
-                yield from read_index(index, unit.low, unit.high, keys)
+                yield from read_index_sets(index, unit.low, unit.high, keys)
             return
         for view in context.read(*sorted({"text", *self.needs()}), keys=keys):
             rows = np.flatnonzero(np.isin(view.keys, keys))

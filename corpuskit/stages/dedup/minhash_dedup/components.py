@@ -31,8 +31,8 @@ from corpuskit.stages.dedup._cluster_stage import CLUSTER_BYTES, CLUSTERED
 from corpuskit.stages.dedup.minhash_dedup.verification import spread
 
 
-class Joining(Protocol):
-    """What is read of the stage."""
+class ClusteringStage(Protocol):
+    """What is read of `MinhashDedup`, which imports this module."""
 
     @property
     def rounds(self) -> int: ...
@@ -52,25 +52,26 @@ LINKS = pa.schema([("at", pa.uint64()), ("key", pa.int64()), ("other", pa.int64(
 there may be rounds, `edges` writes its forests so, a row for the larger key alone."""
 
 _EDGES = 4
-"""Edges per clustered document that an estimate takes: 10 million synthetic ones had 3.8."""
+"""Edges per clustered document that estimates assume: 10 million synthetic ones had 3.8."""
 
 _EDGE_BYTES = 48
-"""Memory of one task that joins all, per edge: the edges as read, their ends once more, sorted."""
+"""Memory of one task that joins all, per edge: the edges as read, and their ends sorted."""
 
 _NODE_BYTES = 64
-"""Memory of it per document where clusters are ranked later, when they are verified."""
+"""Memory of that task per document, if clusters are ranked later, when they are verified."""
 
 _LINK_BYTES = 300
 """Memory of a range, per link: as read, connected, and written for both ends."""
 
 _USUAL_ROUNDS = 4
-"""Rounds that clusters of near duplicates take. The last one changes nothing: that ends them."""
+"""Rounds that clusters of near duplicates take (3 or 4; adverse graphs 8 to 11). The last one
+changes nothing: that ends them."""
 
 _OPEN = "open"
-"""Counter of links to anything but the smallest document that is reached."""
+"""Counter of links to anything but the smallest document that is reached: at 0 the rounds end."""
 
 
-def passes(stage: Joining) -> tuple[Pass, ...]:
+def passes(stage: ClusteringStage) -> tuple[Pass, ...]:
     """Return the rounds."""
     return tuple(
         Pass(
@@ -83,12 +84,12 @@ def passes(stage: Joining) -> tuple[Pass, ...]:
     )
 
 
-def read_by_cluster(stage: Joining) -> tuple[str, ...]:
+def read_by_cluster(stage: ClusteringStage) -> tuple[str, ...]:
     """Return the shuffle files that no pass reads after `cluster`."""
     return tuple(_links(number) for number in range(stage.rounds + 1))
 
 
-def cut_round(stage: Joining, number: int, plan: PassPlan) -> list[Unit]:
+def cut_round(stage: ClusteringStage, number: int, plan: PassPlan) -> list[Unit]:
     """Return the ranges of a round; none if one task can join all, or all is joined."""
     if number > 1:
         is_needed = plan.counters(f"join_{number - 1}").get(_OPEN, 0) > 0
@@ -97,7 +98,7 @@ def cut_round(stage: Joining, number: int, plan: PassPlan) -> list[Unit]:
     return _ranges(plan, number - 1) if is_needed else []
 
 
-def write_forest(stage: Joining, context: PassContext, keys: Int64s, roots: Int64s) -> None:
+def write_forest(stage: ClusteringStage, context: PassContext, keys: Int64s, roots: Int64s) -> None:
     """Write a forest: documents, ascending, and the root of each."""
     if stage.rounds:
         context.write_shuffle("forest", {"at": spread(keys), "key": keys, "other": roots})
@@ -105,7 +106,7 @@ def write_forest(stage: Joining, context: PassContext, keys: Int64s, roots: Int6
         context.write_shuffle("forest", {"key": keys, "root": roots}, is_sorted=True)
 
 
-def join_range(_stage: Joining, number: int, context: PassContext) -> None:
+def join_range(_stage: ClusteringStage, number: int, context: PassContext) -> None:
     """Link what the documents of a range reach to the smallest of it."""
     unit = context.unit
     rows = context.read_shuffle(_links(number - 1), unit.low, unit.high, LINKS)
@@ -123,7 +124,7 @@ def join_range(_stage: Joining, number: int, context: PassContext) -> None:
     context.write_shuffle("links", columns)
 
 
-def cut_cluster(stage: Joining, plan: PassPlan) -> list[Unit]:
+def cut_cluster(stage: ClusteringStage, plan: PassPlan) -> list[Unit]:
     """Return one unit that joins the remaining links; ranges where none remain.
 
     Raises:
@@ -144,11 +145,11 @@ def cut_cluster(stage: Joining, plan: PassPlan) -> list[Unit]:
     return [Unit(0)]
 
 
-def find_components(stage: Joining, context: PassContext) -> tuple[Int64s, Int64s]:
+def find_components(stage: ClusteringStage, context: PassContext) -> tuple[Int64s, Int64s]:
     """Return documents, ascending, and the smallest of the component of each.
 
-    Of a range these are its documents or, where clusters are ranked at once, the components whose
-    smallest document is in it.
+    Of a range of hashes these are the documents in it or, where clusters are ranked at once, those
+    of the components whose smallest document is in it.
     """
     unit, last = context.unit, _last_round(stage, context)
     low, high = (unit.low, unit.high) if unit.high else (None, None)
@@ -157,12 +158,12 @@ def find_components(stage: Joining, context: PassContext) -> tuple[Int64s, Int64
     nodes, roots = connect(*(numbers(column) for column in rows.columns[-2:]))
     if high is None:
         return nodes, roots
-    placed = spread(roots if stage.verify is None else nodes)
-    is_mine = (placed >= np.uint64(unit.low)) & (placed <= np.uint64(unit.high - 1))
-    return nodes[is_mine], roots[is_mine]
+    hashes = spread(roots if stage.verify is None else nodes)
+    is_in_range = (hashes >= np.uint64(unit.low)) & (hashes <= np.uint64(unit.high - 1))
+    return nodes[is_in_range], roots[is_in_range]
 
 
-def cost(stage: Joining, volume: Volume, pass_name: str) -> Cost:
+def cost(stage: ClusteringStage, volume: Volume, pass_name: str) -> Cost:
     """Return what `cluster` or a round needs."""
     clustered = int(volume.documents * CLUSTERED)
     links = clustered * _EDGES
@@ -182,7 +183,7 @@ def cost(stage: Joining, volume: Volume, pass_name: str) -> Cost:
 
 
 def _links(number: int) -> str:
-    """Return what a round has written; 0 is what there is before the first one."""
+    """Return the shuffle file that a round writes; 0 is what the first round reads."""
     return f"join_{number}/links" if number else "edges/forest"
 
 
@@ -190,25 +191,25 @@ def _rows(plan: PassPlan, number: int) -> int:
     return sum(part.rows for part in plan.parts(_links(number)))
 
 
-def _last_round(stage: Joining, plan: PassPlan | PassContext) -> int:
+def _last_round(stage: ClusteringStage, plan: PassPlan | PassContext) -> int:
     """Return the last round that had something to do, 0 if none had."""
     rounds = range(1, stage.rounds + 1)
     return max((n for n in rounds if _OPEN in plan.counters(f"join_{n}")), default=0)
 
 
-def _task_bytes(stage: Joining, plan: PassPlan, number: int) -> int:
+def _task_bytes(stage: ClusteringStage, plan: PassPlan, number: int) -> int:
     """Return the memory of one task that joins all links of a round."""
     num_nodes = _max_nodes(stage, plan, number)
     return _rows(plan, number) * _EDGE_BYTES + num_nodes * _node_bytes(stage)
 
 
-def _max_nodes(stage: Joining, plan: PassPlan, number: int) -> int:
+def _max_nodes(stage: ClusteringStage, plan: PassPlan, number: int) -> int:
     """Return a bound of the documents that have links."""
     max_nodes = 2 * _rows(plan, number)
     return max_nodes if stage.against else min(max_nodes, plan.counters("sign").get("signed", 0))
 
 
-def _node_bytes(stage: Joining) -> int:
+def _node_bytes(stage: ClusteringStage) -> int:
     return CLUSTER_BYTES if stage.verify is None else _NODE_BYTES
 
 

@@ -25,7 +25,7 @@ from corpuskit.stages.dedup.minhash_dedup.verification import (
     MOST_SHINGLES,
     READ_BYTES,
     ROW_BYTES,
-    Components,
+    ComponentRange,
     ReadSets,
     Verified,
     read_sets,
@@ -36,7 +36,7 @@ class _PieceSets(NamedTuple):
     """Some of the sets of a piece, a row each.
 
     Attributes:
-        numbers: by which `_Stars` knows them, (N,); -1 for rows that are not compared.
+        numbers: their numbers in `_Stars`, (N,); -1 for rows that are not compared.
     """
 
     numbers: Int64s
@@ -46,13 +46,13 @@ class _PieceSets(NamedTuple):
 
 
 def direct_clusters(
-    context: PassContext, piece: Components, *, bounds: tuple[float, float], is_grouped: bool
+    context: PassContext, piece: ComponentRange, *, bounds: tuple[float, float], is_grouped: bool
 ) -> Verified:
     """Return the clusters around the documents that stay.
 
     Args:
         bounds: least similarity to the survivor, and the largest share that it may lack.
-        is_grouped: of each group in a cluster, one document stays, too.
+        is_grouped: one document of each group of a cluster stays.
     """
     if len(piece.blocks) == 1:
         every_set = read_sets(context, piece, piece.blocks)
@@ -82,11 +82,12 @@ class _Stars:
     Attributes:
         keys, priorities, groups: of documents, (D,), ascending by key.
         sets: number of the set of each document, (D,).
-        owners: keys by which sets are called where they are read, (S,), ascending.
+        owners: keys of the documents that sets are stored with, (S,), ascending.
         sizes: of sets, (S,).
-        places: of sets in the order, (S,).
+        positions: of sets in the order of documents, (S,): that of their first document.
         stays: sets of reference documents, (S,).
-        holders: number of the set that holds each, or -1, (S,); shared: what they share, (S,).
+        holders: number of the set that holds each, or -1, (S,).
+        shared: shingles that each has in common with its holder, (S,).
     """
 
     def __init__(self, blocks: Iterable[ReadSets], bounds: tuple[float, float]) -> None:
@@ -104,34 +105,38 @@ class _Stars:
         self.sizes = sizes[order][first]
         sort_priorities = np.where(self.keys < 0, np.uint64(0), self.priorities)
         documents = np.lexsort((self.keys, sort_priorities, self.keys >= 0))
-        _, self.places = np.unique(self.sets[documents], return_index=True)
-        self.stays = self.keys[documents[self.places]] < 0
+        _, self.positions = np.unique(self.sets[documents], return_index=True)
+        self.stays = self.keys[documents[self.positions]] < 0
         self.holders = np.full(len(self.owners), -1)
         self.shared = np.zeros(len(self.owners), np.int64)
 
     def hold(self, sets: _PieceSets, is_settled: Bools | None = None) -> None:
         """Find the holders of sets among all of them, or among those that are settled."""
         stays = self.stays if is_settled is None else is_settled
-        is_asked = (self.holders < 0) if is_settled is None else ~self.stays | is_settled
+        is_compared = (self.holders < 0) if is_settled is None else ~self.stays | is_settled
         rows = np.flatnonzero(sets.numbers >= 0)
-        rows = rows[is_asked[sets.numbers[rows]]]
+        rows = rows[is_compared[sets.numbers[rows]]]
         holders, shared = first_holders(
             frozen(sets.components), frozen(sets.offsets), frozen(sets.hashes),
-            rows[np.argsort(self.places[sets.numbers[rows]])], self.bounds,
+            rows[np.argsort(self.positions[sets.numbers[rows]])], self.bounds,
             stays=(sets.numbers >= 0) & stays[sets.numbers], decides_all=is_settled is None,
         )  # fmt: skip
         rows_held = np.flatnonzero(holders >= 0)
         numbers, holder_sets = sets.numbers[rows_held], sets.numbers[holders[rows_held]]
-        # Of the holders in several blocks, the first one in the order counts.
-        best_place = np.where(
-            self.holders[numbers] < 0, len(self.keys), self.places[self.holders[numbers]]
+        # Each block may have a holder: the first one in the order counts.
+        first_position = np.where(
+            self.holders[numbers] < 0, len(self.keys), self.positions[self.holders[numbers]]
         )
-        is_first = self.places[holder_sets] < best_place
+        is_first = self.positions[holder_sets] < first_position
         self.holders[numbers[is_first]] = holder_sets[is_first]
         self.shared[numbers[is_first]] = shared[rows_held[is_first]]
 
     def clusters(self, *, is_grouped: bool) -> Verified:
-        """Return the clusters; each document's similarity to its survivor, and what it loses."""
+        """Return the clusters.
+
+        Args:
+            is_grouped: one document of each group of a cluster stays.
+        """
         centers = np.where(self.holders < 0, np.arange(len(self.owners)), self.holders)
         names = np.full(len(self.owners), np.iinfo(np.int64).max)
         np.minimum.at(names, centers[self.sets], self.keys)
@@ -144,7 +149,7 @@ class _Stars:
 
     def chunks(self, memory_bytes: int) -> Iterator[Int64s]:
         """Yield sets in order, as many at a time as fit beside a block."""
-        order = np.argsort(self.places)
+        order = np.argsort(self.positions)
         set_bytes = 2 * (self.sizes[order] * (READ_BYTES + LINK_BYTES) + ROW_BYTES)
         ends = np.cumsum(set_bytes)
         max_bytes = min(memory_bytes, MOST_SHINGLES * LINK_BYTES)

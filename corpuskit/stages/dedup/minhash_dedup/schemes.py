@@ -36,8 +36,8 @@ _BLOCK_BYTES, _BLOCK_DOCS = 1 << 20, 4096
 a word and signatures up to 900 a document, which should not leave the processor's cache."""
 
 
-class Signing(Parameters):
-    """Parameters that decide about signatures."""
+class SignatureParameters(Parameters):
+    """Parameters that decide signatures."""
 
     ngram: int = Field(5, ge=1, le=64)
     """Words, or characters, per shingle."""
@@ -74,8 +74,8 @@ class Signatures(NamedTuple):
     values: Uint32s | Uint64s | None
 
 
-def check(stage: Signing) -> None:
-    """Refuse parameters that the scheme does not have; cheap: loads no tokenizer.
+def check(stage: SignatureParameters) -> None:
+    """Refuse parameters that the scheme does not have, without loading a tokenizer.
 
     Raises:
         UsageError: names the parameter.
@@ -100,20 +100,20 @@ def check(stage: Signing) -> None:
         )
 
 
-def hashing(stage: Signing) -> tuple[HashFunction, Precision]:
+def hashing(stage: SignatureParameters) -> tuple[HashFunction, Precision]:
     """Return the hash function of shingles and its bits; not for `fast`."""
     function, precision = _DEFAULTS[stage.scheme]
     return stage.hash_function or function, stage.precision or precision
 
 
-def libraries(stage: Signing) -> tuple[str, ...]:
-    """Return distributions whose version decides about signatures."""
+def libraries(stage: SignatureParameters) -> tuple[str, ...]:
+    """Return distributions whose version decides signatures."""
     if stage.scheme != "datatrove":
         return ("numpy",)
     return ("numpy", "spacy", "regex", *libraries_of_words("spacy", stage.language)[2:])
 
 
-def sign(view: View, stage: Signing, *, values: bool = False) -> Signatures:
+def sign(view: View, stage: SignatureParameters, *, values: bool = False) -> Signatures:
     """Return the signatures of a batch under `stage.scheme`.
 
     Without words a document has none; with `datatrove` also with fewer words than `ngram`.
@@ -124,15 +124,15 @@ def sign(view: View, stage: Signing, *, values: bool = False) -> Signatures:
             by_character=stage.shingles == "characters", values=values,
         )  # fmt: skip
         return Signatures(*sketches)
-    making = _Making(stage)
+    signer = _Signer(stage)
     keys = np.zeros((view.num_docs, stage.bands), np.uint64)
     signed = np.zeros(view.num_docs, np.bool_)
-    signatures = making.room(view.num_docs if values else 0)
+    signatures = signer.empty(view.num_docs if values else 0)
     for first, last in _blocks(view.text.offsets):
         text = Utf8(view.text.offsets[first : last + 1], view.text.data)
         bounds, hashes = _ngram_hashes(text, stage)
-        out = signatures[first:last] if values else making.room(last - first)
-        making.fill(bounds, hashes, out)
+        out = signatures[first:last] if values else signer.empty(last - first)
+        signer.fill(bounds, hashes, out)
         keys[first:last] = minhash.keys_of_bands(out.view(np.uint8), stage.bands)
         signed[first:last] = np.diff(bounds) > 0
     return Signatures(keys, signed, signatures if values else None)
@@ -148,33 +148,33 @@ def _blocks(offsets: Int64s) -> list[tuple[int, int]]:
     return list(itertools.pairwise(cuts))
 
 
-class _Making:
-    """How hashes become signatures."""
+class _Signer:
+    """Turns hashes of shingles into signatures; not for `fast`."""
 
-    def __init__(self, stage: Signing) -> None:
+    def __init__(self, stage: SignatureParameters) -> None:
         self._precision = hashing(stage)[1]
         self._width = stage.bands * stage.rows
-        self._ab: tuple[AnyArray, AnyArray]
+        self._ab: tuple[AnyArray, AnyArray]  # factors and summands of the permutations
         self._is_affine = stage.scheme == "datasketch"
         if self._is_affine:
             self._ab = minhash.affine_permutations(self._width, stage.seed, self._precision)
         else:
             self._ab = permutations(self._width, stage.seed)
 
-    def room(self, num_docs: int) -> AnyArray:
-        """Return an empty array of signatures."""
+    def empty(self, num_docs: int) -> AnyArray:
+        """Return an array for signatures, (num_docs, bands * rows)."""
         return np.zeros((num_docs, self._width), np.uint32 if self._precision == 32 else np.uint64)
 
     def fill(self, bounds: Int64s, hashes: Uint64s, out: AnyArray) -> None:
         """Fill `out` with the signatures of some documents."""
         if self._is_affine:
-            work: Any = minhash.sign_affine32 if self._precision == 32 else minhash.sign_affine64
+            sign: Any = minhash.sign_affine32 if self._precision == 32 else minhash.sign_affine64
         else:
-            work = minhash.sign_mersenne32 if self._precision == 32 else minhash.sign_mersenne
-        work(bounds, hashes, *self._ab, out)
+            sign = minhash.sign_mersenne32 if self._precision == 32 else minhash.sign_mersenne
+        sign(bounds, hashes, *self._ab, out)
 
 
-def _ngram_hashes(text: Utf8, stage: Signing) -> tuple[Int64s, Uint64s]:
+def _ngram_hashes(text: Utf8, stage: SignatureParameters) -> tuple[Int64s, Uint64s]:
     """Return the hashes of each document's shingles, in order; not for `fast`."""
     function, precision = hashing(stage)
     if stage.scheme == "datasketch":
@@ -186,7 +186,7 @@ def _ngram_hashes(text: Utf8, stage: Signing) -> tuple[Int64s, Uint64s]:
     return hash_ngrams(strings, stage.ngram, function, precision, keeps_short=False)
 
 
-def shingles(view: View, stage: Signing) -> tuple[Int64s, Uint64s]:
+def shingles(view: View, stage: SignatureParameters) -> tuple[Int64s, Uint64s]:
     r"""Return the different 64-bit shingle hashes of each document, ascending: offsets, hashes.
 
     Shingles are n-grams of `\w+` words in lower case whatever the scheme, or of characters; a

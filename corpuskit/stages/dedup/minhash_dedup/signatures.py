@@ -14,7 +14,12 @@ import pyarrow.parquet as pq
 from corpuskit.errors import DataError
 from corpuskit.kernels.arrays import AnyArray, Int64s
 from corpuskit.stage import UnitContext, View
-from corpuskit.stages.dedup.minhash_dedup.schemes import Scheme, Signatures, Signing, hashing
+from corpuskit.stages.dedup.minhash_dedup.schemes import (
+    Scheme,
+    SignatureParameters,
+    Signatures,
+    hashing,
+)
 
 ROLE = "signatures:"
 """Role of the parts of a stage, without its label."""
@@ -24,7 +29,7 @@ GROUP_ROWS = 8192
 
 
 class SignatureSettings(NamedTuple):
-    """What signatures were made with, as the footer of their files says.
+    """What signatures were made with; the footer of their files holds it.
 
     Attributes:
         hash_function, precision: of shingles; None for scheme `fast`.
@@ -62,7 +67,9 @@ def signed_rows(view: View, signatures: Signatures) -> Signed:
     return Signed(view.keys[signatures.signed], ids, signatures.values[signatures.signed])
 
 
-def write_signatures(context: UnitContext, stage: Signing, batches: Sequence[Signed]) -> None:
+def write_signatures(
+    context: UnitContext, stage: SignatureParameters, batches: Sequence[Signed]
+) -> None:
     """Publish the signatures of a cell as `signatures/<label>/part-*.parquet`, if it has any.
 
     Columns: `key` int64, `id` string, `signature` fixed_size_binary, the values little endian;
@@ -96,8 +103,8 @@ def write_signatures(context: UnitContext, stage: Signing, batches: Sequence[Sig
     )  # fmt: skip
 
 
-def read_settings(file: pq.ParquetFile, place: str) -> SignatureSettings:
-    """Return what the signatures of a part were made with.
+def read_settings(file: pq.ParquetFile, path: str) -> SignatureSettings:
+    """Return what the signatures of a part were made with; `path` is for errors.
 
     Raises:
         DataError: it is not a part of signatures, or of another format.
@@ -106,10 +113,10 @@ def read_settings(file: pq.ParquetFile, place: str) -> SignatureSettings:
     try:
         fields = json.loads(footer or b"{}")
         if fields.pop("format") != 1:
-            raise DataError(f"{place}: not signatures of format 1.")
+            raise DataError(f"{path}: not signatures of format 1.")
         return SignatureSettings(**fields)
     except (ValueError, KeyError, TypeError) as error:
-        raise DataError(f"{place}: not a part of signatures: {error!r}.") from None
+        raise DataError(f"{path}: not a part of signatures: {error!r}.") from None
 
 
 def read_signatures(file: pq.ParquetFile, settings: SignatureSettings) -> Iterator[Signed]:
@@ -122,7 +129,7 @@ def read_signatures(file: pq.ParquetFile, settings: SignatureSettings) -> Iterat
         yield Signed(keys.to_numpy(), ids, content.reshape(len(column), settings.num_perm))
 
 
-def _settings(stage: Signing, dtype: str) -> SignatureSettings:
+def _settings(stage: SignatureParameters, dtype: str) -> SignatureSettings:
     function, precision = (None, None) if stage.scheme == "fast" else hashing(stage)
     return SignatureSettings(
         stage.scheme, stage.ngram, stage.bands, stage.rows, stage.seed, stage.language, function,

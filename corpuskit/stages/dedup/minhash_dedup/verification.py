@@ -24,7 +24,7 @@ from corpuskit.kernels.hashing import hash_texts
 from corpuskit.kernels.singlelink import LINK_BYTES, similarities, single_link
 from corpuskit.kernels.unionfind import connect, first_of_group
 from corpuskit.stage import Cost, PassContext, PassPlan, Unit, Volume
-from corpuskit.stages._routing import cost_of_route, merged_file, range_units, ranges_if_many
+from corpuskit.stages._routing import cost_of_route, range_units, route_to_ranges, routed_file
 from corpuskit.stages.dedup._cluster_stage import CLUSTERED, Ranked, rank, write_clusters
 
 if TYPE_CHECKING:
@@ -37,22 +37,22 @@ if TYPE_CHECKING:
 
 
 READ_BYTES = 18
-"""Memory of a shingle while it is read: it is there twice."""
+"""Memory of a shingle while it is read: two copies of it exist."""
 
 ROW_BYTES = 300
 """Memory of a document's row while its component is verified, and until clusters are written."""
 
-TEXT_BYTES = 6
-"""Text of a shingle, on average."""
+_TEXT_BYTES = 6
+"""Bytes of text per shingle, on average."""
 
 MOST_SHINGLES = 1 << 31
-"""Of one component at a time: its elements are numbered by 32 bits."""
+"""Of one component at a time: the kernels number its shingles by 32 bits."""
 
 
 def cut_routes_to_verify(plan: PassPlan) -> list[Unit]:
     """Return groups of cells in ranges of components where there are very many, else none."""
     row_bytes = _read_bytes(plan) // max(plan.counters("gather").get("gathered", 0), 1)
-    return ranges_if_many(plan, "gather/sets", cut_verify(plan), row_bytes)
+    return route_to_ranges(plan, "gather/sets", cut_verify(plan), row_bytes)
 
 
 def _read_bytes(plan: PassPlan) -> int:
@@ -69,9 +69,9 @@ def cut_verify(plan: PassPlan) -> list[Unit]:
 
 def cost_of_verify(volume: Volume, pass_name: str, share: float = CLUSTERED) -> Cost:
     """Return what `gather` and `verify` need if bands join a share of all documents."""
-    shingles = int(volume.text_bytes * share / TEXT_BYTES)
+    shingles = int(volume.text_bytes * share / _TEXT_BYTES)
     if pass_name == "gather":
-        memory = int(volume.cell_bytes * share / TEXT_BYTES) * 24
+        memory = int(volume.cell_bytes * share / _TEXT_BYTES) * 24
         seconds = volume.text_bytes / 400e6 + shingles / 20e6
         return Cost(seconds, unit_bytes=memory, disk_bytes=9 * shingles)
     documents = int(volume.documents * share)
@@ -86,7 +86,7 @@ def cost_of_verify(volume: Volume, pass_name: str, share: float = CLUSTERED) -> 
 
 
 class Verified(NamedTuple):
-    """Clusters, and what their documents have in common with what is kept of them; all (n,).
+    """Clusters, and how similar their documents are to their survivors; all (n,).
 
     Attributes:
         similarities: to the survivor.
@@ -98,10 +98,10 @@ class Verified(NamedTuple):
     lost: Float64s
 
 
-def verify_range(
-    context: PassContext, cluster: Callable[[PassContext, Components], Verified]
+def verify_components(
+    context: PassContext, cluster: Callable[[PassContext, ComponentRange], Verified]
 ) -> None:
-    """Write the clusters of a range of components: shuffle file `clusters`."""
+    """Write the clusters of the components of this unit: shuffle file `clusters`."""
     outcomes = [cluster(context, piece) for piece in _cut_pieces(context)]
     if outcomes:
         columns = zip(*(outcome.ranked for outcome in outcomes), strict=True)
@@ -111,7 +111,9 @@ def verify_range(
         write_clusters(context, ranked, similarities, lost)
 
 
-def single_link_clusters(context: PassContext, piece: Components, *, threshold: float) -> Verified:
+def single_link_clusters(
+    context: PassContext, piece: ComponentRange, *, threshold: float
+) -> Verified:
     """Return the clusters that pairs of this similarity connect, directly or through others."""
     labels = _Labels(context, piece, threshold)
     labels.connect()
@@ -120,8 +122,8 @@ def single_link_clusters(context: PassContext, piece: Components, *, threshold: 
 
 
 @dataclasses.dataclass(frozen=True)
-class Components:
-    """Components that are verified at a time.
+class ComponentRange:
+    """Components `[low, high)` that are verified at a time.
 
     Attributes:
         blocks: producers of one component too large to hold; None = all is read at once.
@@ -132,16 +134,16 @@ class Components:
     blocks: tuple[Producers | None, ...] = (None,)
 
 
-def _cut_pieces(context: PassContext) -> list[Components]:
+def _cut_pieces(context: PassContext) -> list[ComponentRange]:
     """Cut this unit's range into pieces that fit into memory."""
     unit = context.unit
-    run = merged_file(context, "gather/sizes", "gather/sets")
-    rows = context.read_shuffle(run, unit.low, unit.high, SIZES)
+    file = routed_file(context, "gather/sizes", "route_sets")
+    rows = context.read_shuffle(file, unit.low, unit.high, SIZES)
     components, group = np.unique(numbers(rows.column("component")), return_inverse=True)
     documents = np.bincount(group, numbers(rows.column("documents"))).astype(np.int64).tolist()
     shingles = np.bincount(group, numbers(rows.column("shingles"))).astype(np.int64).tolist()
     del rows
-    pieces: list[Components] = []
+    pieces: list[ComponentRange] = []
     read = largest = 0
     for component, num_docs, size in zip(components.tolist(), documents, shingles, strict=True):
         read += size * READ_BYTES + num_docs * ROW_BYTES
@@ -149,15 +151,11 @@ def _cut_pieces(context: PassContext) -> list[Components]:
         last = pieces[-1] if pieces and pieces[-1].blocks == (None,) else None
         if _too_large(size * READ_BYTES + num_docs * ROW_BYTES, size, context.memory_bytes):
             blocks = _cut_blocks(context, component)
-            pieces.append(Components(component, component + 1, blocks))
-        elif (
-            last is None
-            or last.blocks != (None,)
-            or _too_large(read, largest, context.memory_bytes)
-        ):
-            pieces.append(Components(component, component + 1))
+            pieces.append(ComponentRange(component, component + 1, blocks))
+        elif last is None or _too_large(read, largest, context.memory_bytes):
+            pieces.append(ComponentRange(component, component + 1))
         else:
-            pieces[-1] = Components(last.low, component + 1)
+            pieces[-1] = ComponentRange(last.low, component + 1)
             continue
         read, largest = size * READ_BYTES + num_docs * ROW_BYTES, size
     return pieces
@@ -223,7 +221,7 @@ class _Labels:
         priorities, labels: of these.
     """
 
-    def __init__(self, context: PassContext, piece: Components, threshold: float) -> None:
+    def __init__(self, context: PassContext, piece: ComponentRange, threshold: float) -> None:
         self.context, self.piece, self.threshold = context, piece, threshold
         self.keys = self.labels = np.empty(0, np.int64)
         self.priorities = np.empty(0, np.uint64)
@@ -265,8 +263,8 @@ class _Labels:
         is_linked = np.flatnonzero(labels != linked)
         nodes, roots = connect(labels[is_linked], linked[is_linked])
         if len(nodes):
-            at = np.minimum(np.searchsorted(nodes, self.labels), len(nodes) - 1)
-            self.labels = np.where(nodes[at] == self.labels, roots[at], self.labels)
+            nearest = np.minimum(np.searchsorted(nodes, self.labels), len(nodes) - 1)
+            self.labels = np.where(nodes[nearest] == self.labels, roots[nearest], self.labels)
 
     def _sets(self, blocks: list[Producers | None]) -> ReadSets:
         """Read blocks, or return what was read last."""
@@ -279,21 +277,22 @@ class _Labels:
 def _compare(sets: ReadSets, ranked: Ranked, values: Float64s) -> None:
     """Fill in the similarity of documents to survivors where both are among the sets."""
     order = np.argsort(sets.keys)
-    ends = []
+    members = []  # row of the set of each document, and of its survivor; -1 if it is not here
     for keys in (ranked.keys, ranked.survivors):
-        at = order[np.minimum(np.searchsorted(sets.keys, keys, sorter=order), len(order) - 1)]
-        ends.append(np.where(sets.keys[at] == keys, sets.twins[at], -1))
-    pairs = np.flatnonzero((ends[0] >= 0) & (ends[1] >= 0) & np.isnan(values))
-    values[pairs] = similarities(sets.offsets, sets.hashes, ends[0][pairs], ends[1][pairs])
+        rows = order[np.minimum(np.searchsorted(sets.keys, keys, sorter=order), len(order) - 1)]
+        members.append(np.where(sets.keys[rows] == keys, sets.twins[rows], -1))
+    left, right = members
+    pairs = np.flatnonzero((left >= 0) & (right >= 0) & np.isnan(values))
+    values[pairs] = similarities(sets.offsets, sets.hashes, left[pairs], right[pairs])
 
 
 def read_sets(
-    context: PassContext, piece: Components, blocks: Sequence[Producers | None]
+    context: PassContext, piece: ComponentRange, blocks: Sequence[Producers | None]
 ) -> ReadSets:
     """Read the shingle sets of some components, all or of some cells."""
-    run = merged_file(context, "gather/sets") if blocks == [None] else "gather/sets"
+    file = routed_file(context, "gather/sets") if blocks == [None] else "gather/sets"
     rows = pa.concat_tables(
-        context.read_shuffle(run, piece.low, piece.high, SETS, block) for block in blocks
+        context.read_shuffle(file, piece.low, piece.high, SETS, block) for block in blocks
     )
     keys, components, priorities, groups, twins = (
         numbers(rows.column(name)) for name in ("key", "component", "priority", "group", "twin")
@@ -313,7 +312,7 @@ def read_sets(
 
 
 COMPONENTS = pa.schema([("key", pa.int64()), ("component", pa.int64())])
-"""One row per document that bands join to another; components are called by their smallest key."""
+"""One row per document that bands join to another; `component` is its smallest key."""
 
 SETS = pa.schema(
     [
@@ -399,15 +398,17 @@ def write_sets(
     context.write_shuffle("sizes", sums, is_sorted=True)
 
 
-def write_index(context: PassContext, batches: Iterable[ShingleSets]) -> None:
+def write_index_sets(context: PassContext, batches: Iterable[ShingleSets]) -> None:
     """Keep the shingle sets of a cell's documents for later runs to be compared with."""
     keys, _, _, offsets, hashes = _concatenated(batches)
     columns = {"key": keys, "shingles": _binary(offsets, hashes)}
     context.write_shuffle("sets", columns, is_sorted=True)
 
 
-def read_index(index: Reference, low: int, high: int, documents: Int64s) -> Iterator[ShingleSets]:
-    """Yield the sets of some documents of a reference run; keys are moved below zero."""
+def read_index_sets(
+    index: Reference, low: int, high: int, documents: Int64s
+) -> Iterator[ShingleSets]:
+    """Yield the sets of some documents of a reference run; keys are shifted below zero."""
     rows = index.read("sets", low - index.shift, high - index.shift, _INDEX)
     keys = numbers(rows.column("key")) + np.int64(index.shift)
     is_requested = np.isin(keys, documents)

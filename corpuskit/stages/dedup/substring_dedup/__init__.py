@@ -28,23 +28,23 @@ from corpuskit.kernels.arrays import Bools, Float64s, Int64s
 from corpuskit.kernels.substring import spans as trims
 from corpuskit.kernels.substring.spans import join_spans
 from corpuskit.stage import Cost, GlobalStage, Known, Pass, PassContext, View, Volume
-from corpuskit.stages.dedup._keep import check_scope, keep_columns, scope_columns
+from corpuskit.stages.dedup._keep import check_scope
 from corpuskit.stages.dedup.substring_dedup import partitioned, suffix_array
 from corpuskit.stages.dedup.substring_dedup.symbols import (
     ENCODED_PER_SECOND,
     DocumentSpans,
-    Search,
+    SubstringParameters,
     byte_spans,
-    check_encoder,
+    columns_of,
 )
 
 _TRIMS = {"char": trims.CHAR, "word": trims.WORD, "line": trims.LINE}
 
 
-class SubstringDedup(Search, GlobalStage):
+class SubstringDedup(SubstringParameters, GlobalStage):
     """Cut passages that occur elsewhere, byte for byte.
 
-    A window of `min_bytes` bytes is repeated if the same bytes occur at two places of the corpus,
+    A window of `min_bytes` bytes is repeated if the same bytes occur twice in the corpus,
     in two documents or in one; windows never cross documents. The union of repeated windows is cut,
     except the first copy of each. Use it after minhash_dedup, which is cheaper and removes
     documents that are repeated as a whole: quoted passages, licences and navigation remain.
@@ -100,8 +100,7 @@ class SubstringDedup(Search, GlobalStage):
         return ("tokenizers", "gigatoken") if fast else ("tokenizers",)
 
     def needs(self) -> tuple[str, ...]:
-        columns = (*scope_columns(self.scope), *keep_columns("first", self.prefer))
-        return tuple(dict.fromkeys(columns))
+        return tuple(dict.fromkeys(columns_of(self)))
 
     def adds(self) -> Mapping[str, pa.DataType]:
         if self.action != "annotate":
@@ -109,11 +108,11 @@ class SubstringDedup(Search, GlobalStage):
         return {"spans": pa.list_(SPAN), "duplicated_ratio": pa.float64()}
 
     def check(self, known: Known) -> None:
-        check_scope(known, self.scope)
-        for name in self.prefer:
-            known.check_source("prefer", name)
+        check_scope(known, self.scope, self.prefer)
         if self.tokenizer is not None:
-            check_encoder(self.tokenizer)
+            from corpuskit.stages.sequences.tokenize.engines import check_edges
+
+            check_edges(self.tokenizer)
         if self.engine == "suffix_array":
             suffix_array.require_library()
 
@@ -146,15 +145,15 @@ class SubstringDedup(Search, GlobalStage):
         cuts = [ByteSpans.empty()]
         for view in context.read("id", "source", "text") if len(repeats.keys) else ():
             spans = self._spans(view, repeats)
-            at = np.searchsorted(keys, view.keys)
+            cell_rows = np.searchsorted(keys, view.keys)
             sizes = view.text.sizes()
             repeated = np.bincount(spans.rows, spans.ends - spans.starts, len(sizes)).astype(float)
-            ratios[at] = repeated / np.maximum(sizes, 1)
+            ratios[cell_rows] = repeated / np.maximum(sizes, 1)
             context.count("spans", len(spans.rows))
             context.count("span_bytes", int(repeated.sum()))
             if self.action != "annotate":
-                keep[at] = ~self._decide(context, view, spans, repeated)
-            cuts.append(ByteSpans(at[spans.rows], spans.starts, spans.ends))
+                keep[cell_rows] = ~self._decide(context, view, spans, repeated)
+            cuts.append(ByteSpans(cell_rows[spans.rows], spans.starts, spans.ends))
         rows, starts, ends = (np.concatenate(arrays) for arrays in zip(*cuts, strict=True))
         lists = span_lists(rows, starts, ends, len(keys))
         if self.action == "annotate":
@@ -163,7 +162,7 @@ class SubstringDedup(Search, GlobalStage):
             context.write_sidecar(keep, cuts=lists if self.action == "cut" else None)
 
     def _spans(self, view: View, repeats: DocumentSpans) -> ByteSpans:
-        """Return the spans of a view's documents, in bytes, as they would be cut."""
+        """Return the spans of a view's documents, in bytes, trimmed and joined."""
         low, high = np.searchsorted(repeats.keys, [view.keys[0], view.keys[-1] + 1])
         rows = np.searchsorted(view.keys, repeats.keys[low:high])
         starts, ends = repeats.starts[low:high], repeats.ends[low:high]

@@ -25,7 +25,6 @@ Source: Schleimer, Wilkerson, Aiken 2003 for the fingerprints; Lee et al. 2022 f
 
 from __future__ import annotations
 
-import bisect
 import itertools
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -56,28 +55,29 @@ from corpuskit.stages import _routing
 from corpuskit.stages._numbers import among
 from corpuskit.stages.dedup.substring_dedup.symbols import (
     DocumentSpans,
-    Search,
+    SubstringParameters,
     Symbols,
     read_symbols,
     symbol_type,
 )
 
-_PLACE = [("start", pa.uint32()), ("at", pa.uint16()), ("last", pa.uint16())]
-FINGERPRINTS = pa.schema([("fp", pa.uint64()), ("key", pa.int64()), *_PLACE])
-"""One row per fingerprint, as kernels.substring.winnow has them."""
+_WINDOWS_OF = [("start", pa.uint32()), ("at", pa.uint16()), ("last", pa.uint16())]
+FINGERPRINTS = pa.schema([("fp", pa.uint64()), ("key", pa.int64()), *_WINDOWS_OF])
+"""One row per fingerprint: that of the windows `start` to `start + last` of the document, by a gram
+that begins `at` symbols after `start` (kernels.substring.winnow)."""
 
-PLACES = pa.schema([("key", pa.int64()), ("fp", pa.uint64()), *_PLACE])
-"""Those that are not alone, on their way back."""
+PLACES = pa.schema([("key", pa.int64()), ("fp", pa.uint64()), *_WINDOWS_OF])
+"""Fingerprints that occur twice or more, on their way back to the cells."""
 
 REFINED = tuple(f"refine/fingerprints_{number}" for number in range(64))
-"""Runs of FINGERPRINTS that replace hot ones: slices of what a cell has."""
+"""Shuffle files of FINGERPRINTS that replace hot ones: slices of what a cell has."""
 
 HOT = pa.schema([("fp", pa.uint64())])
 CONTEXTS = pa.schema([*FINGERPRINTS, ("rank", pa.uint8()), ("symbols", pa.large_binary())])
 SPANS = pa.schema(
     [("key", pa.int64()), ("start", pa.uint32()), ("end", pa.uint32()), ("kind", pa.uint8())]
 )
-"""Repeated windows: those that begin at `start` to `end - 1`."""
+"""Repeated windows: those that begin at `start`, `start + 1`, ... `end - 1`."""
 
 WINDOWS = pa.schema(
     [("key", pa.int64()), ("start", pa.uint32()), ("last", pa.uint16()), ("kind", pa.uint8())]
@@ -86,27 +86,28 @@ WINDOWS = pa.schema(
 
 _CUT, _ANY = 0, 1
 """Kinds of repeated windows: those that are cut; with `keep: whole`, those and the first ones.
-Which is the first is known in the end only: the first of a cell may be a later one elsewhere."""
+Only `cell_spans` knows which is the first: the first of a cell may be a later one elsewhere."""
 
 _MAX_OPENS = 1 << 27
-"""Runs that all ranges together may open: hours of CPU, where there are 100 TB. To merge what
-cells have for them first is to write contexts, most of what is written, once more."""
+"""Shuffle files that all ranges together may open without routing: hours of CPU, where there are
+100 TB. Routing would write contexts, most of what is written, a second time."""
 
 
-def passes(search: Search) -> tuple[Pass, ...]:
-    """Return all passes but the last, which asks for `cell_spans`."""
+def passes(search: SubstringParameters) -> tuple[Pass, ...]:
+    """Return all passes but the last, which calls `cell_spans`."""
     fingerprints, contexts, size = "winnow/fingerprints", "gather/contexts", context_bytes(search)
     places, windows = "count/places", "compare/windows"
+    to_cells = partial(_routing.route_to_cells, row_bytes=ROW_BYTES)
 
-    def merge(run: str, schema: pa.Schema, units: Callable[[PassPlan], list[Unit]]) -> Pass:
-        # `refine` reads fingerprints of its cell where they were written.
-        return _routing.merge_pass(
-            search, {run: schema}, units, done_with=() if run == fingerprints else None
+    def route(file: str, schema: pa.Schema, units: Callable[[PassPlan], list[Unit]]) -> Pass:
+        # `refine` reads the fingerprints of its cell from the file that `winnow` wrote.
+        return _routing.route_pass(
+            search, {file: schema}, units, done_with=() if file == fingerprints else None
         )
 
     return (
         Pass("winnow", partial(winnow_cell, search), is_cell_alone=True),
-        merge(fingerprints, FINGERPRINTS, partial(_routes_to_ranges, fingerprints, ROW_BYTES)),
+        route(fingerprints, FINGERPRINTS, partial(_routes_to_ranges, fingerprints, ROW_BYTES)),
         Pass(
             "count",
             partial(count_range, search),
@@ -120,26 +121,26 @@ def passes(search: Search) -> tuple[Pass, ...]:
             done_with=("winnow/fingerprints", "count/hot"),
         ),
         Pass("recount", partial(recount_range, search), _refined_ranges, done_with=REFINED),
-        merge(places, PLACES, partial(_routes_to_cells, places)),
+        route(places, PLACES, partial(to_cells, file=places)),
         Pass(
             "gather",
             partial(gather_cell, search),
             done_with=("winnow/fingerprints", "count/", "recount/", "route_places/"),
         ),
-        merge(contexts, CONTEXTS, partial(_routes_to_ranges, contexts, size)),
+        route(contexts, CONTEXTS, partial(_routes_to_ranges, contexts, size)),
         Pass(
             "compare",
             partial(compare_range, search),
             partial(_ranges, contexts, size),
             done_with=("gather/contexts", "route_contexts/"),
         ),
-        merge(windows, WINDOWS, partial(_routes_to_cells, windows)),
+        route(windows, WINDOWS, partial(to_cells, file=windows)),
     )
 
 
-def _ranges(run: str, row_bytes: int, plan: PassPlan) -> list[Unit]:
+def _ranges(file: str, row_bytes: int, plan: PassPlan) -> list[Unit]:
     """Return ranges of hashes of which a task can hold one; none if there are no rows."""
-    return _routing.hash_units(plan, run, row_bytes) if plan.parts(run) else []
+    return _routing.hash_units(plan, file, row_bytes) if plan.parts(file) else []
 
 
 def _refined_ranges(plan: PassPlan) -> list[Unit]:
@@ -152,15 +153,9 @@ def _cells_if_hot(plan: PassPlan) -> list[Unit]:
     return plan.cells() if plan.counters("count").get("hot") else []
 
 
-def _routes_to_ranges(run: str, row_bytes: int, plan: PassPlan) -> list[Unit]:
-    """Return the pieces of a second level between cells and ranges, none if it is not worth it."""
-    ranges = _ranges(run, row_bytes, plan)
-    return _routing.ranges_if_many(plan, run, ranges, row_bytes, _MAX_OPENS)
-
-
-def _routes_to_cells(run: str, plan: PassPlan) -> list[Unit]:
-    """Return the pieces of a second level between ranges and cells, none if it is not worth it."""
-    return _routing.cells_if_many(plan, run, ROW_BYTES)
+def _routes_to_ranges(file: str, row_bytes: int, plan: PassPlan) -> list[Unit]:
+    ranges = _ranges(file, row_bytes, plan)
+    return _routing.route_to_ranges(plan, file, ranges, row_bytes, _MAX_OPENS)
 
 
 _REPEATED, _DISTINCT = 0.35, 0.2
@@ -168,7 +163,7 @@ _REPEATED, _DISTINCT = 0.35, 0.2
 113 MB of technical English, a quarter of it in repeats of 250 bytes, have 0.26 and 0.15."""
 
 
-def cost(search: Search, volume: Volume, pass_name: str) -> Cost:
+def cost(search: SubstringParameters, volume: Volume, pass_name: str) -> Cost:
     """Return what one of `passes` needs."""
     has_bytes = search.tokenizer is None
     width = np.dtype(symbol_type(search)).itemsize
@@ -196,12 +191,9 @@ def cost(search: Search, volume: Volume, pass_name: str) -> Cost:
 
 
 def _cost_of_routes(volume: Volume, pass_name: str, rows: int, contexts: int, size: int) -> Cost:
-    """Return what a second level of the exchange needs, where there is one.
-
-    Nothing for hot fingerprints, whose number is unknown.
-    """
-    count_ranges = _routing.num_ranges(volume, rows, ROW_BYTES)
-    compare_ranges = _routing.num_ranges(volume, contexts, size * 2 + 200)
+    """Return what a routing pass needs; nothing for hot fingerprints, whose number is unknown."""
+    count_ranges = _routing.num_ranges(rows, ROW_BYTES, volume.task_memory_bytes)
+    compare_ranges = _routing.num_ranges(contexts, size * 2 + 200, volume.task_memory_bytes)
     repeated = int(rows * _REPEATED)
     routes = {
         "route_fingerprints": (rows, 24, count_ranges, _MAX_OPENS),
@@ -210,16 +202,9 @@ def _cost_of_routes(volume: Volume, pass_name: str, rows: int, contexts: int, si
         "route_windows": (contexts // 2, 14, compare_ranges, _routing.MAX_OPENS),
     }
     rows_moved, row_bytes, ranges, max_opens = routes.get(pass_name, (0, 0, 0, 0))
-    if volume.cells * ranges <= max_opens:
-        return Cost(units=0)
     disk = rows_moved * row_bytes
-    memory = min(4 * disk, volume.task_memory_bytes)
-    return Cost(
-        rows_moved / 3e6 + disk / 300e6,
-        unit_bytes=memory,
-        disk_bytes=disk,
-        units=max(4 * disk // volume.task_memory_bytes, 1),
-    )
+    cpu = rows_moved / 3e6 + disk / 300e6
+    return _routing.cost_of_route(volume, ranges, 4 * disk, cpu, disk, max_opens)
 
 
 # ---------------------------------------------------------------- which windows may be equal
@@ -235,7 +220,7 @@ _HOT_ROWS = 1 << 18
 """The most rows of a fingerprint that are compared as they are."""
 
 
-def winnow_cell(search: Search, context: PassContext) -> None:
+def winnow_cell(search: SubstringParameters, context: PassContext) -> None:
     """Write the fingerprints of a cell's documents, and what repeats within periodic text."""
     rows: list[tuple[NDArray[np.generic], ...]] = []
     spans: list[tuple[NDArray[np.generic], ...]] = []
@@ -265,25 +250,22 @@ def winnow_cell(search: Search, context: PassContext) -> None:
     write(context, "spans", SPANS, _merge_kinds(columns))
 
 
-def count_range(search: Search, context: PassContext) -> None:
-    """Write the places of fingerprints that occur more than once, and which ones are hot."""
+def count_range(search: SubstringParameters, context: PassContext) -> None:
+    """Write the fingerprints that occur more than once, and which ones are hot."""
     max_rows = min(_HOT_ROWS, context.memory_bytes // (4 * context_bytes(search)))
-    hot = _count(context, [_routing.merged_file(context, "winnow/fingerprints")], max(max_rows, 2))
+    hot = _count(context, [_routing.routed_file(context, "winnow/fingerprints")], max(max_rows, 2))
     context.count("hot", len(hot))
     context.write_shuffle("hot", {"fp": hot}, is_sorted=True)
 
 
-def refine_cell(search: Search, context: PassContext) -> None:
+def refine_cell(search: SubstringParameters, context: PassContext) -> None:
     """Write a row for each window of a cell whose fingerprint is hot, no text twice.
 
     A slice of the windows at a time, so that a cell may consist of them.
     """
-    unit, run = context.unit, "winnow/fingerprints"
-    parts = context.parts(run)
-    producer = bisect.bisect_left(parts, unit.number, key=lambda part: part.unit)
-    if producer == len(parts) or parts[producer].unit != unit.number:
+    rows = _routing.read_own_rows(context, "winnow/fingerprints", FINGERPRINTS)
+    if rows.num_rows == 0:
         return
-    rows = context.read_shuffle(run, None, None, FINGERPRINTS, (producer, producer + 1))
     hot = numbers(context.read_shuffle("count/hot", None, None, HOT).column(0))
     rows = rows.filter(pa.array(among(numbers(rows.column("fp")), hot)))
     if rows.num_rows == 0:
@@ -294,14 +276,14 @@ def refine_cell(search: Search, context: PassContext) -> None:
     cuts = np.searchsorted(ends, np.arange(max_windows, int(ends[-1]), max_windows))
     edges = sorted({0, *(cuts + 1).tolist(), len(ends)})
     spans = [combined.repeats]
-    for run, (begin, end) in zip(REFINED, itertools.pairwise(edges), strict=False):
-        spans.append(_write_windows(search, context, combined, slice(begin, end), run))
+    for file, (begin, end) in zip(REFINED, itertools.pairwise(edges), strict=False):
+        spans.append(_write_windows(search, context, combined, slice(begin, end), file))
     columns = [np.concatenate(arrays) for arrays in zip(*spans, strict=True)]
     write(context, "spans", SPANS, _merge_kinds(columns))
 
 
 def _write_windows(
-    search: Search, context: PassContext, combined: Combined, rows: slice, run: str
+    search: SubstringParameters, context: PassContext, combined: Combined, rows: slice, file: str
 ) -> list[AnyArray]:
     """Write the windows of some contexts, equal ones once; return those of them that repeat."""
     width = combined.width
@@ -317,27 +299,28 @@ def _write_windows(
     windows = Contexts(fps, begins[contexts] + shifts * width, sizes, nothing)
     first = find_equal(windows, combined.values)
     is_first = first == np.arange(len(first))
-    place = [fps[is_first], keys[is_first], starts[is_first], nothing[is_first], nothing[is_first]]
-    write(context, run.removeprefix("refine/"), FINGERPRINTS, place)
+    rows_of_windows = (fps, keys, starts, nothing, nothing)  # `at` and `last` of one window are 0
+    firsts = [column[is_first] for column in rows_of_windows]
+    write(context, file.removeprefix("refine/"), FINGERPRINTS, firsts)
     return repeated_spans(search, first, keys, starts, sizes // width)
 
 
-def recount_range(search: Search, context: PassContext) -> None:
-    """Write the places of windows of hot fingerprints that occur more than once."""
+def recount_range(search: SubstringParameters, context: PassContext) -> None:
+    """Write the windows of hot fingerprints that occur more than once."""
     del search
     _count(context, REFINED, None)
 
 
-def _count(context: PassContext, runs: Sequence[str], max_rows: int | None) -> Uint64s:
-    """Write the places of fingerprints with 2 to `max_rows` rows; return those with more."""
+def _count(context: PassContext, files: Sequence[str], max_rows: int | None) -> Uint64s:
+    """Write the rows of fingerprints with 2 to `max_rows` rows; return fingerprints with more."""
     unit = context.unit
     tables, num_rows = [FINGERPRINTS.empty_table()], 0
     limit = context.memory_bytes // ROW_BYTES
     hot = np.empty(0, np.uint64)
-    chunks = ((run, at) for run in runs for at in range(0, len(context.parts(run)), _CHUNK))
-    for name, begin in chunks:
+    chunks = ((f, first) for f in files for first in range(0, len(context.parts(f)), _CHUNK))
+    for file, first in chunks:
         table = context.read_shuffle(
-            name, unit.low, unit.high, FINGERPRINTS, (begin, begin + _CHUNK)
+            file, unit.low, unit.high, FINGERPRINTS, (first, first + _CHUNK)
         )
         if len(hot):
             table = table.filter(pa.array(~among(numbers(table.column("fp")), hot)))
@@ -372,11 +355,11 @@ def _drop_hot(rows: pa.Table, hot: Uint64s, max_rows: int) -> tuple[pa.Table, Ui
 # ---------------------------------------------------------------- which windows are equal
 
 
-def gather_cell(search: Search, context: PassContext) -> None:
-    """Write the contexts of a cell's places, each text once, and which of them repeat."""
+def gather_cell(search: SubstringParameters, context: PassContext) -> None:
+    """Write the contexts of a cell's fingerprints, each text once, and which of them repeat."""
     unit = context.unit
-    runs = (_routing.merged_file(context, "count/places"), "recount/places")
-    tables = [context.read_shuffle(run, unit.low, unit.high, PLACES) for run in runs]
+    files = (_routing.routed_file(context, "count/places"), "recount/places")
+    tables = [context.read_shuffle(file, unit.low, unit.high, PLACES) for file in files]
     rows = pa.concat_tables(tables).combine_chunks()
     if rows.num_rows == 0:
         return
@@ -394,11 +377,11 @@ def gather_cell(search: Search, context: PassContext) -> None:
     write(context, "contexts", CONTEXTS, [*columns, symbols])
 
 
-def compare_range(search: Search, context: PassContext) -> None:
+def compare_range(search: SubstringParameters, context: PassContext) -> None:
     """Write which windows of a range of fingerprints are repeated."""
     unit = context.unit
-    run = _routing.merged_file(context, "gather/contexts")
-    rows = context.read_shuffle(run, unit.low, unit.high, CONTEXTS)
+    file = _routing.routed_file(context, "gather/contexts")
+    rows = context.read_shuffle(file, unit.low, unit.high, CONTEXTS)
     if rows.num_rows == 0:
         return
     column = {name: numbers(rows.column(name)) for name in CONTEXTS.names[:-1]}
@@ -413,23 +396,23 @@ def compare_range(search: Search, context: PassContext) -> None:
     first = find_equal(contexts, values)
     rows_of_kinds = []
     for kind, is_first in _kinds(search):
-        places, firsts, counts = flag_windows(
+        repeated, firsts, counts = flag_windows(
             contexts, first, values, search.window * width, width, is_first
         )
-        starts = column["start"][order][places] + firsts.astype(np.uint32)
+        starts = column["start"][order][repeated] + firsts.astype(np.uint32)
         lasts = (counts - 1).astype(np.uint16)
-        kinds = np.full(len(places), kind, np.uint8)
-        rows_of_kinds.append((column["key"][order][places], starts, lasts, kinds))
+        kinds = np.full(len(repeated), kind, np.uint8)
+        rows_of_kinds.append((column["key"][order][repeated], starts, lasts, kinds))
     columns = [np.concatenate(arrays) for arrays in zip(*rows_of_kinds, strict=True)]
     key_order = order_keys(columns[0])
     write(context, "windows", WINDOWS, [values[key_order] for values in columns])
 
 
-def cell_spans(search: Search, context: PassContext) -> DocumentSpans:
+def cell_spans(search: SubstringParameters, context: PassContext) -> DocumentSpans:
     """Return the spans of the documents of this cell."""
     unit = context.unit
-    run = _routing.merged_file(context, "compare/windows")
-    windows = context.read_shuffle(run, unit.low, unit.high, WINDOWS)
+    file = _routing.routed_file(context, "compare/windows")
+    windows = context.read_shuffle(file, unit.low, unit.high, WINDOWS)
     keys, starts, lasts, kinds = (numbers(column) for column in windows.columns)
     pieces = [(keys, starts.astype(np.int64), starts + lasts.astype(np.int64) + 1, kinds)]
     for name in ("winnow", "refine", "gather"):
@@ -449,14 +432,14 @@ def cell_spans(search: Search, context: PassContext) -> DocumentSpans:
 
 
 _LARGE = 64
-"""Rows of a group that is counted as large."""
+"""Fewest rows of a group that is counted as large."""
 
 
-def context_bytes(search: Search) -> int:
+def context_bytes(search: SubstringParameters) -> int:
     """Return the memory of a context while it is compared: read, joined, flags, outcome."""
     symbols = search.window + search.window // 4
     size = 2 * symbols * np.dtype(symbol_type(search)).itemsize + search.window // 4 + 300
-    return size * 4 // 3  # besides its share a range may have one group of a quarter of the memory
+    return size * 4 // 3  # a quarter of the memory is left for one group above the average
 
 
 class Combined(NamedTuple):
@@ -477,14 +460,14 @@ class Combined(NamedTuple):
     repeats: list[AnyArray]
 
 
-def combine(search: Search, context: PassContext, rows: pa.Table) -> Combined:
+def combine(search: SubstringParameters, context: PassContext, rows: pa.Table) -> Combined:
     """Find contexts of equal text in a cell.
 
     Args:
-        rows: of FINGERPRINTS, or PLACES.
+        rows: with the columns of FINGERPRINTS.
 
     Raises:
-        DataError: a row is of a document that the cell has not.
+        DataError: a row is of a document that the cell does not have.
     """
     cell = _read_cell(search, context)
     column = {name: numbers(rows.column(name)) for name in FINGERPRINTS.names}
@@ -508,7 +491,7 @@ def combine(search: Search, context: PassContext, rows: pa.Table) -> Combined:
     return Combined(first_columns, begins[is_first], data, width, repeats)
 
 
-def _read_cell(search: Search, context: PassContext) -> Symbols:
+def _read_cell(search: SubstringParameters, context: PassContext) -> Symbols:
     """Return all documents of a cell; scopes are in the fingerprints already."""
     batches = list(read_symbols(search, context))
     pieces: list[AnyArray] = [b.values[b.offsets[0] : b.offsets[-1]] for b in batches]
@@ -524,13 +507,13 @@ def _read_cell(search: Search, context: PassContext) -> Symbols:
 
 
 def repeated_spans(
-    search: Search, first: Int64s, keys: Int64s, starts: Uint32s, lengths: Int64s
+    search: SubstringParameters, first: Int64s, keys: Int64s, starts: Uint32s, lengths: Int64s
 ) -> list[AnyArray]:
-    """Return the windows of contexts that are repeated, being equal to another one, as in SPANS.
+    """Return the windows of contexts that equal another one, as in SPANS.
 
     Args:
-        first: (R,) the first context that equals each, as `find_equal` has it.
-        keys, starts, lengths: (R,) where they are, in symbols.
+        first: (R,) the first context that equals each, as `find_equal` returns it.
+        keys, starts, lengths: (R,) document of each context, and its symbols there.
     """
     pieces = []
     for kind, is_first in _kinds(search):
@@ -543,8 +526,8 @@ def repeated_spans(
     return _merge_kinds([np.concatenate(arrays) for arrays in zip(*pieces, strict=True)])
 
 
-def _kinds(search: Search) -> tuple[tuple[int, bool], ...]:
-    """Return kinds of windows to look for, and whether the first of equal ones is left out."""
+def _kinds(search: SubstringParameters) -> tuple[tuple[int, bool], ...]:
+    """Return the kinds of windows to find, and for each whether it leaves the first one out."""
     if search.keep == "whole":
         return (_CUT, True), (_ANY, False)
     return ((_CUT, search.keep == "first"),)
@@ -572,7 +555,7 @@ def merge_spans(keys: Int64s, starts: Int64s, ends: Int64s) -> DocumentSpans:
     order = order[order_keys(keys[order])]
     keys, starts, ends = keys[order], starts[order], ends[order]
     docs = np.cumsum(np.diff(keys, prepend=keys[:1]) != 0)
-    # No document is as long as the distance between two, so ends of others don't matter.
+    # Documents are 2**33 apart, and none is as long, so ends in other documents don't matter.
     reach = np.maximum.accumulate(docs << 33 | ends) if len(ends) else ends
     opens = np.flatnonzero(np.append(True, (docs << 33 | starts)[1:] > reach[:-1])[: len(keys)])
     closes = np.append(opens[1:], len(keys)) - 1 if len(keys) else opens
@@ -587,8 +570,8 @@ def count_groups(context: PassContext, sizes: Int64s) -> None:
 
 
 def write(
-    context: PassContext, run: str, schema: pa.Schema, columns: Sequence[AnyArray | pa.Array]
+    context: PassContext, name: str, schema: pa.Schema, columns: Sequence[AnyArray | pa.Array]
 ) -> None:
-    """Write a run whose rows are in order."""
+    """Write a shuffle file whose rows are sorted."""
     arrays = [pa.array(column, field.type) for field, column in zip(schema, columns, strict=True)]
-    context.write_shuffle(run, dict(zip(schema.names, arrays, strict=True)), is_sorted=True)
+    context.write_shuffle(name, dict(zip(schema.names, arrays, strict=True)), is_sorted=True)

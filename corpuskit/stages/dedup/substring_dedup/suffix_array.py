@@ -1,4 +1,4 @@
-"""The documented engine of substring_dedup: one suffix array over all that is compared.
+"""The published engine of substring_dedup: one suffix array over all that is compared.
 
     texts (cells)             symbols of documents, sorted by scope
     sort (ranges of scopes)   suffix array, equal windows, spans
@@ -38,7 +38,7 @@ from corpuskit.stages.dedup._keep import GLOBAL
 from corpuskit.stages.dedup.substring_dedup.symbols import (
     ENCODED_PER_SECOND,
     DocumentSpans,
-    Search,
+    SubstringParameters,
     read_symbols,
     symbol_type,
 )
@@ -54,8 +54,7 @@ _TEXTS = pa.schema(
 _SIZES = pa.schema([("scope", pa.uint64()), ("symbols", pa.int64())])
 _SPANS = pa.schema([("key", pa.int64()), ("start", pa.int64()), ("end", pa.int64())])
 
-_SEPARATOR = 0xFF
-"""Is in no UTF-8."""
+_SEPARATOR = 0xFF  # in no UTF-8
 
 _MAX_UNITS = 256
 
@@ -76,15 +75,15 @@ def require_library() -> Any:
     return divsufsort
 
 
-def bytes_each(search: Search, num_symbols: int) -> int:
-    """Return the memory per symbol: text read, laid out, sorted; neighbours, flags."""
+def bytes_each(search: SubstringParameters, num_symbols: int) -> int:
+    """Return the memory per symbol: text as read, as laid out, suffixes, neighbours, flags."""
     if search.tokenizer is not None:
         return 48 if num_symbols < 1 << 29 else 84  # ids are sorted as four bytes each
     return 14 if num_symbols < 1 << 31 else 22
 
 
-def passes(search: Search) -> tuple[Pass, ...]:
-    """Return all passes but the last, which asks for `cell_spans`."""
+def passes(search: SubstringParameters) -> tuple[Pass, ...]:
+    """Return all passes but the last, which calls `cell_spans`."""
     return (
         Pass("texts", partial(write_texts, search), is_cell_alone=True),
         Pass(
@@ -93,7 +92,7 @@ def passes(search: Search) -> tuple[Pass, ...]:
     )
 
 
-def write_texts(search: Search, context: PassContext) -> None:
+def write_texts(search: SubstringParameters, context: PassContext) -> None:
     """Write the symbols of a cell's documents, but for those shorter than a window."""
     tables, sizes = [_TEXTS.empty_table()], [np.empty(0, np.int64)]
     for batch in read_symbols(search, context):
@@ -119,7 +118,7 @@ def write_texts(search: Search, context: PassContext) -> None:
     context.write_shuffle("texts", columns_by_name, is_sorted=len(scopes) == 1)
 
 
-def cut_scopes(search: Search, plan: PassPlan) -> list[Unit]:
+def cut_scopes(search: SubstringParameters, plan: PassPlan) -> list[Unit]:
     """Return ranges of scopes; one unit if there is but one.
 
     Raises:
@@ -136,7 +135,7 @@ def cut_scopes(search: Search, plan: PassPlan) -> list[Unit]:
     return range_units(num)
 
 
-def sort_range(search: Search, context: PassContext) -> None:
+def sort_range(search: SubstringParameters, context: PassContext) -> None:
     """Find the spans in a range of scopes, each by a suffix array of its own.
 
     Raises:
@@ -158,7 +157,7 @@ def sort_range(search: Search, context: PassContext) -> None:
     context.write_shuffle("spans", {"key": keys, "start": starts, "end": ends})
 
 
-def cell_spans(search: Search, context: PassContext) -> DocumentSpans:
+def cell_spans(search: SubstringParameters, context: PassContext) -> DocumentSpans:
     """Return the spans of the documents of this cell."""
     del search
     unit = context.unit
@@ -168,7 +167,7 @@ def cell_spans(search: Search, context: PassContext) -> DocumentSpans:
     return DocumentSpans(keys[order], starts[order], ends[order])
 
 
-def cost(search: Search, volume: Volume, pass_name: str) -> Cost:
+def cost(search: SubstringParameters, volume: Volume, pass_name: str) -> Cost:
     """Return what a pass needs."""
     is_text = search.tokenizer is None
     symbols = volume.text_bytes // (1 if is_text else 4)
@@ -190,7 +189,7 @@ def cost(search: Search, volume: Volume, pass_name: str) -> Cost:
     )
 
 
-def _check_fits(search: Search, num_symbols: int, memory_bytes: int) -> None:
+def _check_fits(search: SubstringParameters, num_symbols: int, memory_bytes: int) -> None:
     size = num_symbols * bytes_each(search, num_symbols)
     if size > memory_bytes:
         raise TaskError(
@@ -212,10 +211,10 @@ def _groups(totals: Int64s, max_symbols: int) -> Iterator[tuple[int, int]]:
         yield first, len(totals)
 
 
-def _search_scopes(search: Search, texts: pa.Table) -> Iterator[DocumentSpans]:
+def _search_scopes(search: SubstringParameters, texts: pa.Table) -> Iterator[DocumentSpans]:
     """Yield the spans of each scope."""
     scopes, keys, ranks = (numbers(texts.column(name)) for name in ("scope", "key", "rank"))
-    order = np.lexsort((keys, ranks, scopes))  # positions are compared as they are laid out
+    order = np.lexsort((keys, ranks, scopes))  # of equal windows the first in this order stays
     edges = np.flatnonzero(np.diff(scopes[order], prepend=~scopes[order[:1]]))
     offsets, content = utf8(texts.column("symbols").combine_chunks())
     width = np.dtype(symbol_type(search)).itemsize
@@ -243,7 +242,9 @@ def _lay_out(rows: Int64s, offsets: Int64s, values: AnyArray) -> tuple[Int64s, A
     return bounds, symbols
 
 
-def _flag_windows(search: Search, bounds: Int64s, symbols: AnyArray) -> tuple[Bytes, Bytes]:
+def _flag_windows(
+    search: SubstringParameters, bounds: Int64s, symbols: AnyArray
+) -> tuple[Bytes, Bytes]:
     """Return which windows are cut, and which stay whole whatever overlaps them, (M,) each."""
     order = require_library()(symbols)
     flags = link_windows(symbols, bounds, order, search.window)

@@ -14,30 +14,26 @@ from corpuskit.stage import Parameters, PassContext, View
 from corpuskit.stages.dedup._keep import (
     GLOBAL,
     MAX_SOURCES,
-    priorities,
+    keep_columns,
     scope_columns,
     scope_hashes,
+    source_ranks,
 )
-
-RANK_BITS = 8
-"""A preference among sources is one byte."""
-
 
 ENCODED_PER_SECOND = 2.2e6
 """Text bytes that Hugging Face tokenizers encode in a CPU second."""
 
+_MIN_BYTES = 250  # about the 50 tokens of English of Lee et al. 2022
 
-_MIN_BYTES = 250
 
-
-class Search(Parameters):
+class SubstringParameters(Parameters):
     """Parameters that decide which spans are repeated."""
 
     min_bytes: int | None = Field(None, ge=10, le=100_000)
-    """Length of a repeated span at least, in bytes; 250 if nothing is given. For 100 bytes of
-    English, scripts of three bytes a letter need 300."""
+    """Least length of a repeated span, in bytes; 250 if `min_tokens` is not set either. For 100
+    bytes of English, scripts of three bytes a letter need 300."""
     min_tokens: int | None = Field(None, ge=4, le=25_000)
-    """Length in token ids of `tokenizer` instead; encoding costs more than all else."""
+    """Least length in token ids of `tokenizer`, instead; encoding takes longer than all else."""
     tokenizer: PathText | None = None
     """Path of a tokenizer.json, for `min_tokens`: spans are equal when their ids are."""
     keep: Literal["first", "whole", "none"] = "first"
@@ -46,7 +42,7 @@ class Search(Parameters):
     that every repeated window stays in one piece somewhere, if `min_fragment` and `min_document`
     are no more than `min_bytes`; it cuts about a tenth less."""
     prefer: tuple[str, ...] = Field((), max_length=MAX_SOURCES)
-    """Sources whose copies count as earlier than those of others, the most wanted first."""
+    """Sources whose copies count as earlier than those of others, the most preferred first."""
     scope: str = GLOBAL
     """Look for repeats among all documents, or only among those with the same value in a column of
     strings: source, language.label, or a declared one such as dump."""
@@ -84,48 +80,37 @@ class Symbols(NamedTuple):
     ranks: Bytes
 
 
-def symbol_type(search: Search) -> type[np.uint8 | np.uint32]:
+def symbol_type(search: SubstringParameters) -> type[np.uint8 | np.uint32]:
     """Return the type of `Symbols.values`."""
     return np.uint8 if search.tokenizer is None else np.uint32
 
 
-def read_symbols(search: Search, context: PassContext) -> Iterator[Symbols]:
+def columns_of(search: SubstringParameters) -> tuple[str, ...]:
+    """Return the columns that decide which documents and copies are compared, besides the text."""
+    return (*scope_columns(search.scope), *keep_columns("first", search.prefer))
+
+
+def read_symbols(search: SubstringParameters, context: PassContext) -> Iterator[Symbols]:
     """Yield the documents of a cell that are still alive, batch by batch."""
-    sources = ("source",) if search.prefer else ()
-    columns = dict.fromkeys(["text", *scope_columns(search.scope), *sources])
-    for view in context.read(*columns):
-        offsets, values = symbols_of(search, view)
-        ranks = np.zeros(view.num_docs, np.uint8)
-        if search.prefer:
-            ranks = (priorities(view, "first", search.prefer) >> np.uint64(64 - RANK_BITS)).astype(
-                np.uint8
-            )
+    for view in context.read(*dict.fromkeys(["text", *columns_of(search)])):
+        offsets, values = _symbols_of(search, view)
+        ranks = source_ranks(view, search.prefer).astype(np.uint8)
         yield Symbols(view.keys, offsets, values, scope_hashes(view, search.scope), ranks)
 
 
-def symbols_of(search: Search, view: View) -> tuple[Int64s, Bytes | Uint32s]:
-    """Return the symbols of all documents of a view: offsets (N + 1,), values."""
+def _symbols_of(search: SubstringParameters, view: View) -> tuple[Int64s, Bytes | Uint32s]:
+    """Return offsets (N + 1,) and values as in `Symbols`."""
     if search.tokenizer is None:
         return view.text
-    from corpuskit.stages.sequences.tokenize.engines import open_encoder
+    from corpuskit.stages.sequences.tokenize.definition import TokenizerSpec
+    from corpuskit.stages.sequences.tokenize.engines import open_engine
 
-    encoded = open_encoder(search.tokenizer).encode(view.column("text"))
+    encoded = open_engine(TokenizerSpec(search.tokenizer)).encode(view.column("text"))
     return frozen(encoded.offsets), frozen(encoded.ids)
 
 
-def check_encoder(path: str) -> None:
-    """Check that a tokenizer can be opened, and knows where its tokens are in a text.
-
-    Raises:
-        UsageError: it cannot, or does not.
-    """
-    from corpuskit.stages.sequences.tokenize.engines import check_edges
-
-    check_edges(path)
-
-
 def byte_spans(
-    search: Search, view: View, rows: Int64s, starts: Int64s, ends: Int64s
+    search: SubstringParameters, view: View, rows: Int64s, starts: Int64s, ends: Int64s
 ) -> tuple[Int64s, Int64s]:
     """Return spans of symbols as spans of bytes of the texts; no more than those symbols cover.
 
@@ -150,9 +135,6 @@ def byte_spans(
         byte_starts[span_rows] = np.maximum(begins, min_begins)[starts[span_rows]]
         byte_ends[span_rows] = np.minimum(stops, max_stops)[ends[span_rows] - 1]
     return byte_starts, np.maximum(byte_starts, byte_ends)
-
-
-# ---------------------------------------------------------------- spans
 
 
 class DocumentSpans(NamedTuple):

@@ -55,7 +55,7 @@ class Tokenize(StreamingStage):
     merges.txt, tiktoken ranks, a SentencePiece model, Mistral's Tekken."""
     pattern: str | None = None
     """How text is split into words, for tiktoken ranks and vocab.json, which don't say it: `gpt2`,
-    `cl100k`, `o200k`, `llama3`, `qwen` or a regular expression; null knows the published files."""
+    `cl100k`, `o200k`, `llama3`, `qwen` or a regular expression; null recognises published files."""
     special_tokens: dict[str, int] | None = Field(None)
     """Special tokens and their ids, for files that don't list them; null takes those of a published
     file."""

@@ -1,4 +1,4 @@
-"""Tokenizer files of all kinds, recognised by their content, as one kind of value."""
+"""Tokenizer files of all kinds, recognised by their content, read into one class."""
 
 from __future__ import annotations
 
@@ -56,12 +56,12 @@ class TokenizerSpec(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Definition:
-    """What tokenizer files say.
+    """What the files of a tokenizer hold.
 
     Attributes:
         kind: one of KINDS.
         vocabulary: token -> id, special tokens included.
-        specials: names of the tokens that text does not make.
+        specials: names of the tokens that text never becomes.
         added: names of the tokens outside the model's vocabulary, special ones included.
         regex: how text is split into words, where the file does not say it.
         to_fields: makes the content of a tokenizer.json.
@@ -83,10 +83,10 @@ class Definition:
 
 
 def files_of(path: str) -> tuple[str, ...]:
-    """Return the files that a tokenizer is made of; their names are looked at in folders only.
+    """Return the files of a tokenizer; names only matter in a folder, and next to merges.txt.
 
     Raises:
-        UsageError: a folder has none, or several that could be meant.
+        UsageError: a folder has no tokenizer, or several.
     """
     if not os.path.isdir(path):
         folder, name = os.path.split(path)
@@ -112,7 +112,7 @@ def files_of(path: str) -> tuple[str, ...]:
 
 
 def define(spec: TokenizerSpec) -> Definition:
-    """Return what the files of a tokenizer say, read once per process.
+    """Return what the files of a tokenizer hold, read once per process.
 
     Raises:
         UsageError: there is no such file, it is of an unknown kind, or lacks something.
@@ -122,7 +122,7 @@ def define(spec: TokenizerSpec) -> Definition:
 
 
 def identify(spec: TokenizerSpec) -> str:
-    """Return a hash of all that decides ids: of a tokenizer.json that of the file."""
+    """Return a hash of all that decides ids; for a tokenizer.json it is that of the file."""
     paths = files_of(spec.path)
     digests = [digest_file(Path(path)) for path in paths]
     definition = define(spec)
@@ -134,7 +134,7 @@ def identify(spec: TokenizerSpec) -> str:
 
 
 def stamp(path: str) -> int:
-    """Return what changes when the file does.
+    """Return the modification time of a file, in nanoseconds: readers cache by it.
 
     Raises:
         UsageError: there is no such file.
@@ -161,7 +161,7 @@ def _head(path: str) -> bytes:
 
 
 def kind_of(path: str) -> str | None:
-    """Return the kind of a file, None if it is none by itself.
+    """Return the kind of a file, None if it is no tokenizer by itself.
 
     Raises:
         UsageError: there is no such file.
@@ -196,7 +196,8 @@ def _define(spec: TokenizerSpec, paths: tuple[str, ...], stamps: tuple[int, ...]
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         reason = f"it has no {error}" if isinstance(error, KeyError) else reason_of(error)
         raise UsageError(
-            f"{paths[0]}: is no tokenizer that can be read: {reason}. Check that the file is whole."
+            f"{paths[0]}: is not a tokenizer that can be read: {reason}. "
+            "Check that the file is whole."
         ) from None
     return definition
 
@@ -273,7 +274,7 @@ def _read_tokenizer(path: str) -> dict[str, Any]:
     return {**fields, "truncation": None, "padding": None}
 
 
-@functools.lru_cache(maxsize=1)  # to tell its kind, and then for what is in it
+@functools.lru_cache(maxsize=1)  # read twice in a row: for its kind, and for its content
 def _read_json(path: str, stamp: int) -> dict[str, Any]:
     del stamp
     try:
@@ -292,12 +293,11 @@ def _read_tekken(path: str) -> Ranks:
             return read_tekken(path, json.loads(file.read(_MAX_BYTES)))
     except (EOFError, KeyError, TypeError, ValueError, RecursionError, zstd.ZstdError):
         raise UsageError(
-            f"{path} is no Tekken file: it has no config, or no vocabulary. Check the file."
+            f"{path} is not a Tekken file: it has no config, or no vocabulary. Check the file."
         ) from None
 
 
 def _look(head: bytes) -> str:
-    """Say what a file begins with."""
     if not head:
         return "is empty"
     if head.startswith(b"\x1f\x8b"):
@@ -323,7 +323,7 @@ EOS = (
     "[EOS]",
     "<\uff5cend\u2581of\u2581sentence\uff5c>",
 )
-"""Tokens that end documents, by what they are called in published tokenizers."""
+"""Names of the token that ends documents in published tokenizers."""
 BOS = (
     "<s>",
     "<|begin_of_text|>",
@@ -345,9 +345,9 @@ class Specials(NamedTuple):
 
 
 def find_specials(spec: TokenizerSpec, *, eos: str | None, bos: str | None) -> Specials:
-    """Return the named tokens, or those that can only be meant.
+    """Return the tokens with these names; where None, the only one with a usual name.
 
-    A name that is given must exist. What is ambiguous is None.
+    A token is None if no token, or more than one, has a usual name.
 
     Raises:
         UsageError: `eos` or `bos` is not in the vocabulary.
@@ -355,9 +355,9 @@ def find_specials(spec: TokenizerSpec, *, eos: str | None, bos: str | None) -> S
     definition = define(spec)
     for parameter, token in (("eos", eos), ("bos", bos)):
         if token is not None and token not in definition.vocabulary:
-            could_be = _join(candidates(definition, parameter)) or "any token of its vocabulary"
+            hint = _join(candidates(definition, parameter)) or "any token of its vocabulary"
             raise UsageError(
-                f"{parameter}: {spec.path} has no token {token!r}. It could be {could_be}."
+                f"{parameter}: {spec.path} has no token {token!r}. It could be {hint}."
             )
     usual = [candidates(definition, name) for name in ("eos", "bos", "pad")]
     unique = [names[0] if len(names) == 1 else None for names in usual]
@@ -365,20 +365,18 @@ def find_specials(spec: TokenizerSpec, *, eos: str | None, bos: str | None) -> S
 
 
 def candidates(definition: Definition, kind: str) -> list[str]:
-    """Return the tokens that are called as `eos`, `bos` or `pad` usually are.
-
-    Where some are apart from the model's tokens it is one of them: Qwen has a "</s>" from text.
-    """
+    """Return the tokens with a usual name of `eos`, `bos` or `pad`."""
     usual = {"eos": EOS, "bos": BOS, "pad": PAD}[kind]
+    # Where there are added tokens it is one of them: the "</s>" of Qwen is an ordinary token.
     names = definition.added or definition.vocabulary
     return [token for token in usual if token in names]
 
 
 def require(spec: TokenizerSpec, kind: str, token: str | None) -> str:
-    """Return `token`, or say what to set.
+    """Return `token`.
 
     Raises:
-        UsageError: it is None.
+        UsageError: it is None; says what to set.
     """
     if token is not None:
         return token
@@ -407,10 +405,10 @@ def with_controls(fields: Mapping[str, Any], specials: Specials) -> dict[str, An
 
 
 def without_names(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the tokenizer with names for its special tokens that no text spells.
+    """Return the tokenizer with special tokens renamed, so that no text spells their names.
 
     Models that look up whole words (Unigram, WordPiece, WordLevel, BPE with `ignore_merges`) would
-    find the special token in their vocabulary, though it is not recognised as one.
+    else find a special token in their vocabulary, though it is not recognised as one.
     """
     model = fields["model"]
     if model.get("type") == "BPE" and not model.get("ignore_merges"):

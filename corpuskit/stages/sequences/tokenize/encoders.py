@@ -47,6 +47,9 @@ class Ids(NamedTuple):
 class Encoder(Protocol):
     """Turns texts into ids, without ids that begin or end documents."""
 
+    engine: str
+    """As in `tokenize.engine`."""
+
     def encode(self, texts: pa.Array) -> Ids:
         """Return the ids of a large_string array without nulls."""
 
@@ -55,7 +58,7 @@ def to_text(fields: Mapping[str, Any], model: str | None = None) -> str:
     """Return a tokenizer.json as text.
 
     Args:
-        model: the model as text; it is nearly all of it, and two engines are opened with it.
+        model: its model as text, if that is there already: nearly all of the file.
     """
     others = {name: value for name, value in fields.items() if name != "model"}
     return f'{json.dumps(others)[:-1]}, "model": {model or json.dumps(fields["model"])}}}'
@@ -67,13 +70,15 @@ class ReferenceEncoder:
     Args:
         fields: the tokenizer.
         allow_special: a text that spells a special token gets its id.
-        model: as of to_text.
-        path: what errors call it.
+        model: as `to_text` takes it.
+        path: of the tokenizer, for errors.
 
     Raises:
         UsageError: Hugging Face tokenizers can't open it, or gives added tokens other ids than the
             file says.
     """
+
+    engine = "huggingface"
 
     def __init__(
         self,
@@ -124,20 +129,16 @@ class ReferenceEncoder:
 
 
 def raise_interrupts(error: BaseException) -> None:
-    """Raise what no library raised; a panic of one written in Rust is not an Exception."""
+    """Raise again what comes from outside of a library; panics of Rust are no Exceptions either."""
     if isinstance(error, (KeyboardInterrupt, MemoryError, SystemExit, GeneratorExit)):
         raise error
 
 
 def have_same_ids(left: Ids, right: Ids) -> bool:
-    """Say whether both engines gave the same ids."""
-    return np.array_equal(left.offsets - left.offsets[0], right.offsets - right.offsets[0]) and (
-        np.array_equal(_content(left), _content(right))
-    )
-
-
-def _content(encoded: Ids) -> Uint32s:
-    return encoded.ids[encoded.offsets[0] : encoded.offsets[-1]]
+    """Return whether both engines gave the same ids."""
+    ids, other_ids = (e.ids[e.offsets[0] : e.offsets[-1]] for e in (left, right))
+    sizes, other_sizes = np.diff(left.offsets), np.diff(right.offsets)
+    return np.array_equal(sizes, other_sizes) and np.array_equal(ids, other_ids)
 
 
 class SentencePieceEncoder:
@@ -146,6 +147,8 @@ class SentencePieceEncoder:
     Raises:
         ImportError: it is not installed.
     """
+
+    engine = "sentencepiece"
 
     def __init__(
         self, model: SentencePieceModel, names: Collection[str], *, allow_special: bool
@@ -163,31 +166,33 @@ class SentencePieceEncoder:
 
 # ---------------------------------------------------------------- gigatoken
 #
-# It knows Unicode 17, Hugging Face an older version, so a text with a code point on which they may
-# differ goes to the reference. The first documents of each process are encoded by both.
+# It knows Unicode 17, Hugging Face an older version. So the reference encodes texts with a code
+# point on which they may differ; both encode the first documents of each process.
 
 
 CHECKED_BYTES = 1 << 18
-"""Text of each process that the reference encodes too: about 0.1 CPU seconds."""
+"""Bytes of text that the reference also encodes in each process: about 0.1 CPU seconds."""
 
 PROBES = (
     "The quick brown fox doesn't jump; WE'LL see: it's 12345 o'clock, 3.14 (1,000,000)!?\r\n\n\t",
     "  def f(x):\n        return x ** 2  # \u00e9te\u0301 nai\u0308ve \u4f60\u597d \U0001f600",
     "",
 )
-"""Encoded by both when a tokenizer is opened: gigatoken ignores some settings it does not know."""
+"""Both encode them when a tokenizer is opened: gigatoken ignores some settings it doesn't know."""
 
 
 class GigatokenEncoder:
     """Encodes with gigatoken; other arguments as of ReferenceEncoder.
 
     Args:
-        reference: gives the ids that count; null opens Hugging Face tokenizers.
-        set_apart: texts that match this regular expression go to the reference.
+        reference: whose ids count; None opens Hugging Face tokenizers.
+        set_apart: the reference encodes texts that match this regular expression.
 
     Raises:
         RuntimeError: gigatoken does not know this kind of tokenizer.
     """
+
+    engine = "gigatoken"
 
     def __init__(
         self,
@@ -214,8 +219,8 @@ class GigatokenEncoder:
         self._unchecked = CHECKED_BYTES
         spelled = [f"a {token['content']} b{token['content']}" for token in added_tokens]
         probes = pa.array([*PROBES, *spelled], pa.large_string())
-        no_flags = np.zeros(len(probes), np.bool_)
-        if not have_same_ids(self._encode(probes, no_flags), self._reference.encode(probes)):
+        by_reference = np.zeros(len(probes), np.bool_)
+        if not have_same_ids(self._encode(probes, by_reference), self._reference.encode(probes)):
             raise RuntimeError("it gives other ids than the reference")
 
     def encode(self, texts: pa.Array) -> Ids:
@@ -227,25 +232,26 @@ class GigatokenEncoder:
         offsets, data = utf8(texts)
         if len(texts) == 0:
             return Ids(_NO_IDS, offsets)
-        odd = find_disputed(offsets, data, self._disputed)
+        by_reference = find_disputed(offsets, data, self._disputed)
         if self._set_apart:
-            odd |= pc.match_substring_regex(texts, self._set_apart).to_numpy(zero_copy_only=False)
-        encoded = self._encode(texts, odd)
+            is_apart = pc.match_substring_regex(texts, self._set_apart)
+            by_reference |= is_apart.to_numpy(zero_copy_only=False)
+        encoded = self._encode(texts, by_reference)
         if self._unchecked > 0:
             self._check(texts, encoded)
         return encoded
 
-    def _encode(self, texts: pa.Array, odd: Bools) -> Ids:
-        """Encode texts, the odd ones with the reference."""
+    def _encode(self, texts: pa.Array, by_reference: Bools) -> Ids:
+        """Encode texts, some of them with the reference."""
         offsets, data = utf8(texts)
         # Not as a batch: that answers in arrays of awkward, whose import takes 0.3 CPU s.
         ids = [
-            _NO_IDS if is_odd else self._fast.encode(data[begin:end].tobytes())
-            for is_odd, (begin, end) in zip(
-                odd.tolist(), itertools.pairwise(offsets.tolist()), strict=True
+            _NO_IDS if is_slow else self._fast.encode(data[begin:end].tobytes())
+            for is_slow, (begin, end) in zip(
+                by_reference.tolist(), itertools.pairwise(offsets.tolist()), strict=True
             )
         ]
-        rows = np.flatnonzero(odd)
+        rows = np.flatnonzero(by_reference)
         if len(rows):
             slow = self._reference.encode(texts.take(pa.array(rows)))
             for row, (begin, end) in zip(rows, itertools.pairwise(slow.offsets), strict=True):
@@ -253,6 +259,7 @@ class GigatokenEncoder:
         return Ids.from_lists(ids)
 
     def _check(self, texts: pa.Array, encoded: Ids) -> None:
+        """Compare the ids of the first documents with those of the reference."""
         sizes = np.diff(utf8(texts).offsets)
         count = int(np.searchsorted(np.cumsum(sizes), self._unchecked)) + 1
         self._unchecked -= int(sizes[:count].sum())
@@ -266,7 +273,7 @@ class GigatokenEncoder:
 
 
 def _knows_unicode(normalizer: Mapping[str, Any] | None) -> bool:
-    """Return whether a normalizer asks what kind of character something is."""
+    """Return whether what a normalizer does depends on kinds of characters."""
     if normalizer is None:
         return False
     steps = normalizer.get("normalizers", [normalizer])
@@ -315,8 +322,9 @@ def _matching(pattern: str) -> Uint32s:
     from tokenizers import Regex, normalizers
 
     remove = normalizers.Replace(Regex(pattern), "")
-    # In pieces: one text of all code points costs 1 CPU second, and 0.7 GB.
-    blocks = (PLANES[at : at + 2048] for at in range(0, len(PLANES), 2048) if at != 0xD800)
+    # In blocks: one text of all code points costs 1 CPU second, and 0.7 GB.
+    starts = (start for start in range(0, len(PLANES), 2048) if start != 0xD800)  # surrogates
+    blocks = (PLANES[start : start + 2048] for start in starts)
     texts = (remove.normalize_str(block.tobytes().decode("utf-32-le")) for block in blocks)
     return np.frombuffer("".join(texts).encode("utf-32-le"), "<u4")
 
@@ -331,28 +339,28 @@ def find_disputed(offsets: Int64s, data: Bytes, marked: Bytes) -> Bools:
     """
     is_disputed = np.zeros(len(offsets) - 1, np.bool_)
     for text in range(len(is_disputed)):
-        place, end = offsets[text], offsets[text + 1]
-        while place < end:
-            if place + 32 <= end and _is_ascii(data[place : place + 32]):
-                place += 32
+        offset, end = offsets[text], offsets[text + 1]
+        while offset < end:
+            if offset + 32 <= end and _is_ascii(data[offset : offset + 32]):
+                offset += 32
                 continue
-            point, size = np.int64(data[place]), 1
+            point, size = np.int64(data[offset]), 1
             if point >= 0x80:
                 size = 2 if point < 0xE0 else 3 if point < 0xF0 else 4
                 point &= 0x7F >> size
-                for follow in range(place + 1, place + size):
+                for follow in range(offset + 1, offset + size):
                     point = point << 6 | np.int64(data[follow]) & 0x3F
                 if marked[point >> 3] >> (point & 7) & 1:
                     is_disputed[text] = True
                     break
-            place += size
+            offset += size
     return is_disputed
 
 
 @inline
 def _is_ascii(block: Bytes) -> bool:
-    """Say whether 32 bytes are all ASCII, without a branch per byte."""
-    together = np.uint8(0)
-    for place in range(32):
-        together |= block[place]
-    return bool(together < np.uint8(0x80))
+    """Return whether 32 bytes are all ASCII, without a branch per byte."""
+    bits = np.uint8(0)
+    for index in range(32):
+        bits |= block[index]
+    return bool(bits < np.uint8(0x80))

@@ -1,4 +1,4 @@
-"""Chooses and opens what turns text into ids, once per process."""
+"""Which encoder a tokenizer gets; it is opened once per process."""
 
 from __future__ import annotations
 
@@ -42,21 +42,21 @@ if TYPE_CHECKING:
 
 
 Engine = Literal["auto", "huggingface", "gigatoken", "sentencepiece"]
-UNNAMED = Specials(None, None, None)
+_NO_SPECIALS = Specials(None, None, None)
 
 
 def open_engine(
     spec: TokenizerSpec,
     engine: Engine = "auto",
-    specials: Specials = UNNAMED,
+    specials: Specials = _NO_SPECIALS,
     *,
     allow_special: bool = False,
 ) -> Encoder:
     """Return an encoder for a tokenizer: the fastest engine, or the one named.
 
     Args:
-        specials: tokens that text must not make, besides those marked in the file.
-        allow_special: text that spells a special token makes it.
+        specials: tokens that text must not become, besides those marked in the file.
+        allow_special: text that spells a special token becomes it.
 
     Raises:
         UsageError: the engine is not installed, or can't do this tokenizer.
@@ -68,14 +68,14 @@ def open_engine(
 def check_engine(
     spec: TokenizerSpec,
     engine: Engine = "auto",
-    specials: Specials = UNNAMED,
+    specials: Specials = _NO_SPECIALS,
     *,
     allow_special: bool = False,
 ) -> None:
     """Check that `open_engine` can open a tokenizer.
 
-    That takes 0.3 to 6 CPU seconds, so that it could be opened is kept beside the compiled kernels:
-    the second plan of the same tokenizer does not open it.
+    That takes 0.3 to 6 CPU seconds, so success is recorded beside the compiled kernels: the second
+    plan with the same tokenizer does not open it.
 
     Raises:
         UsageError: it cannot.
@@ -89,7 +89,7 @@ def check_engine(
     stamp = hashlib.blake2b(json.dumps(facts).encode(), digest_size=16).hexdigest()
     try:
         cache_dir()
-    except UsageError:  # nowhere to remember it; a run says so in words of its own
+    except UsageError:  # no cache folder: a run refuses that with its own message
         make()
         return
     derived("tokenizer", stamp, __file__, make)
@@ -102,7 +102,7 @@ def _versions() -> list[str]:
 
 
 def is_installed(library: str) -> bool:
-    """Return whether a library can be imported; nothing is."""
+    """Return whether a library can be imported, without importing it."""
     return importlib.util.find_spec(library) is not None
 
 
@@ -120,7 +120,7 @@ def _open(
         return _open_pieces(spec.path, definition.model, engine, specials, allow_special)
     if engine == "sentencepiece":
         raise UsageError(
-            f"engine: sentencepiece can't do {spec.path}, which is no SentencePiece "
+            f"engine: sentencepiece can't do {spec.path}, which is not a SentencePiece "
             f"model ({definition.kind}). Set engine: auto."
         )
     try:
@@ -129,7 +129,7 @@ def _open(
             fields = without_names(fields)
     except (AttributeError, LookupError, TypeError, ValueError) as error:
         raise UsageError(
-            f"{spec.path}: is no tokenizer that can be read: {reason_of(error)}. "
+            f"{spec.path}: is not a tokenizer that can be read: {reason_of(error)}. "
             "Check that the file is whole."
         ) from None
     fast = _open_fast(spec.path, engine, fields, allow_special=allow_special)
@@ -139,7 +139,7 @@ def _open(
 def _open_fast(
     path: str, engine: Engine, fields: Mapping[str, Any], **options: Any
 ) -> Encoder | None:
-    """Return gigatoken, None where another engine is wanted, or is needed and may be taken."""
+    """Return gigatoken; None if `engine` is another one, or `auto` where gigatoken can't do it."""
     if engine == "huggingface":
         return None
     try:
@@ -164,7 +164,7 @@ def _open_fast(
 def _open_pieces(
     path: str, model: SentencePieceModel, engine: Engine, specials: Specials, allow_special: bool
 ) -> Encoder:
-    """Open what encodes with a SentencePiece model: its library, or what gives the same ids."""
+    """Open an encoder for a SentencePiece model: its library, or one that gives the same ids."""
     reason = model.needs_library
     if not reason and allow_special:
         reason = "spelled special tokens are cut out of the text otherwise"
@@ -208,13 +208,8 @@ def _open_library(
 # ---------------------------------------------------------------- where tokens are in a text
 
 
-def open_encoder(path: str) -> Encoder:
-    """Return the fastest engine there is for a tokenizer, opened once per process."""
-    return open_engine(TokenizerSpec(path))
-
-
 def check_edges(path: str) -> None:
-    """Check that a tokenizer can be opened for `open_encoder` and `token_edges`.
+    """Check that a tokenizer can be opened for `open_engine` and `token_edges`.
 
     Raises:
         UsageError: it cannot, or only the library of SentencePiece knows its ids.
@@ -228,7 +223,7 @@ def check_edges(path: str) -> None:
 
 
 def token_edges(path: str, text: str) -> tuple[Int64s, Int64s]:
-    """Return where each token of a text begins and ends, (T,), in bytes.
+    """Return the first byte and the end of each token of a text, (T,) each.
 
     Tokens that share a character have the bounds of that character.
     """
@@ -236,15 +231,15 @@ def token_edges(path: str, text: str) -> tuple[Int64s, Int64s]:
     encoding = _exact(path, stamps).encode(text, add_special_tokens=False)
     edges = np.array(encoding.offsets, np.int64).reshape(-1, 2)
     if not text.isascii():
-        lead = np.frombuffer(text.encode(), np.uint8) & 0xC0 != 0x80
-        places = np.append(np.flatnonzero(lead), len(lead))
-        edges = places[edges]
+        is_lead = np.frombuffer(text.encode(), np.uint8) & 0xC0 != 0x80
+        char_starts = np.append(np.flatnonzero(is_lead), len(is_lead))  # from characters to bytes
+        edges = char_starts[edges]
     return edges[:, 0], edges[:, 1]
 
 
 @functools.lru_cache(maxsize=4)
 def _exact(path: str, stamps: tuple[int, ...]) -> Any:
-    """Return the tokenizer without what comes after the model: that would trim offsets.
+    """Return the tokenizer without its post-processor, which would trim offsets.
 
     Raises:
         UsageError: only the library of SentencePiece knows its ids.

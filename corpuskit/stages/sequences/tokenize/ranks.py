@@ -1,8 +1,8 @@
 """Vocabularies of bytes as tokenizer.json: rank files of tiktoken, Mistral's Tekken, GPT-2's pair.
 
 Rank files have an order of tokens where tokenizer.json has merges; kernels/merges.py says why one
-merge for each token gives the same ids. A word that is a token as a whole is that token, whatever
-merging would make of it, in both: `ignore_merges`, needed where merging can't make some token.
+merge for each token gives the same ids. In both a word that is a token becomes that token, whatever
+merging would make of it: `ignore_merges`, which is needed where merging can't make some token.
 """
 
 from __future__ import annotations
@@ -158,10 +158,10 @@ NAMES_OF_BYTES = dict(enumerate(_names_of_bytes()))
 def read_ranks(
     path: str, content: bytes, pattern: str | None, special_tokens: Mapping[str, int] | None
 ) -> Ranks:
-    """Return what a rank file of tiktoken has: lines of a token in base64 and its rank.
+    """Read a rank file of tiktoken: lines of a token in base64 and its rank.
 
     Raises:
-        UsageError: a line is something else, or the file does not say all that is needed.
+        UsageError: a line is something else, or it is unknown how text is split into words.
     """
     ranks: dict[int, bytes] = {}
     for number, line in enumerate(content.splitlines(), start=1):
@@ -173,11 +173,11 @@ def read_ranks(
             ranks[int(rank)] = base64.b64decode(token, validate=True)
         except (ValueError, binascii.Error):
             raise UsageError(
-                f"{path}:{number}: is no token in base64 and its rank: {line[:40]!r}. "
+                f"{path}:{number}: is not a token in base64 and its rank: {line[:40]!r}. "
                 "Check the file."
             ) from None
     preset = find_preset(path, pattern, recognise(content))
-    # A vocabulary of one's own with the pattern of a published one has other ids free.
+    # In another vocabulary with the pattern of a published one, these ids may be those of tokens.
     published = preset.specials if len(ranks) == preset.num_ranks else {}
     ordered = sorted(ranks.items())
     specials = published if special_tokens is None else special_tokens
@@ -186,7 +186,7 @@ def read_ranks(
 
 
 def read_tekken(path: str, fields: Mapping[str, Any]) -> Ranks:
-    """Return what a Tekken file of Mistral has.
+    """Read a Tekken file of Mistral.
 
     Source: mistral-common, `Tekkenizer`: special tokens first, then as many ranks as fit.
     """
@@ -194,8 +194,9 @@ def read_tekken(path: str, fields: Mapping[str, Any]) -> Ranks:
     num_special = config["default_num_special_tokens"]
     if not 0 <= num_special <= MAX_SPECIALS:
         raise ValueError(f"default_num_special_tokens is {num_special}")
-    room = config["default_vocab_size"] - num_special
-    ordered = sorted((entry["rank"], entry["token_bytes"]) for entry in fields["vocab"])[:room]
+    num_ranks = config["default_vocab_size"] - num_special
+    ordered = sorted((entry["rank"], entry["token_bytes"]) for entry in fields["vocab"])
+    ordered = ordered[:num_ranks]
     listed = fields.get("special_tokens")
     names = {number: name for number, name in enumerate(TEKKEN_SPECIALS) if number < num_special}
     if listed is not None:
@@ -235,7 +236,7 @@ def read_pair(
 ) -> tuple[dict[str, Any], str]:
     """Return vocab.json and merges.txt as one tokenizer.json, and how text is split into words.
 
-    What no merge makes is special, unless it is a byte: that is how these files have <|endoftext|>.
+    A token that no merge makes is special, unless it is a byte: these files hold <|endoftext|> so.
 
     Raises:
         UsageError: they don't belong together, or it is unknown how text is split into words.
@@ -246,12 +247,12 @@ def read_pair(
     for pair in merges:
         if len(pair) != 2 or not {*pair, "".join(pair)} <= vocabulary.keys():
             raise UsageError(
-                f"{paths[1]}: {' '.join(pair)!r} is no pair of tokens of {paths[0]}. "
+                f"{paths[1]}: {' '.join(pair)!r} is not a pair of tokens of {paths[0]}. "
                 "Check that the two belong together."
             )
     if not set(NAMES_OF_BYTES.values()) <= vocabulary.keys():
         raise UsageError(
-            f"{paths[0]} has no token for each of the 256 bytes: this is no byte-level "
+            f"{paths[0]} has no token for each of the 256 bytes: this is not byte-level "
             "BPE. Save it as a tokenizer.json."
         )
     merged = {first + second for first, second in merges} | set(NAMES_OF_BYTES.values())
@@ -371,7 +372,7 @@ def recognise(content: bytes) -> str | None:
 
 
 def find_preset(path: str, pattern: str | None, recognised: str | None) -> Preset:
-    """Return how the words of a file are found; a regular expression of the user's own counts.
+    """Return how text is split into words; `pattern`, a name or regular expression, comes first.
 
     Raises:
         UsageError: it is unknown, or `pattern` is neither a name nor a regular expression.
@@ -379,12 +380,12 @@ def find_preset(path: str, pattern: str | None, recognised: str | None) -> Prese
     name = pattern or recognised
     if name is None:
         raise UsageError(
-            f"{path} does not say how text is split into words, and it is none of the "
+            f"{path} does not say how text is split into words, and it is not one of the "
             f"published files. Set pattern to one of {', '.join(PRESETS)}, or to a regular "
             "expression."
         )
     if name in PRESETS:
         return PRESETS[name]
     if name.replace("_", "").replace("-", "").isalnum():
-        raise UsageError(f"pattern: {name!r} is no known name. {suggest(name, PRESETS)}")
+        raise UsageError(f"pattern: {name!r} is not a known name. {suggest(name, PRESETS)}")
     return Preset(name)

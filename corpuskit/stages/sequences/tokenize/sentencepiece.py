@@ -1,7 +1,7 @@
 """SentencePiece models: as a tokenizer.json where that gives the same ids, else by its library.
 
-The same ids are certain for BPE with byte fallback that neither changes nor cuts the text (Llama 2,
-Mistral). Everything else (Unigram, normalization) is left to the library.
+It does for BPE with byte fallback that neither changes nor cuts the text (Llama 2, Mistral).
+Everything else (Unigram, normalization) is left to the library.
 
 Source: sentencepiece_model.proto for the file; bpe_model.cc and model_interface.cc.
 """
@@ -26,11 +26,13 @@ PIECES, TRAINER, NORMALIZER = 1, 2, 3
 CONTENT, SCORE, TYPE = 1, 2, 3
 """Fields of a piece."""
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
+"""Types of a piece."""
 BPE = 2
+"""Type of a model."""
 
 
 class Piece(NamedTuple):
-    """One token; the type says what makes it."""
+    """One token, as the model stores it."""
 
     content: str
     score: float
@@ -56,35 +58,35 @@ class SentencePieceModel:
         return {piece.content: number for number, piece in enumerate(self.pieces)}
 
     def specials(self) -> dict[str, int]:
-        """Return the tokens that text never makes."""
+        """Return the tokens that text never becomes, and their ids."""
         types = {UNKNOWN, CONTROL}
         return {p.content: n for n, p in enumerate(self.pieces) if p.type in types}
 
     def own_pieces(self) -> list[str]:
-        """Return the tokens that text makes where it spells them, and that are not merged."""
+        """Return the tokens that text becomes wherever it spells them, without merges."""
         return [piece.content for piece in self.pieces if piece.type == USER_DEFINED]
 
     @property
     def unknown(self) -> str | None:
-        """The token of what can't be encoded."""
+        """The token for what can't be encoded."""
         return next((piece.content for piece in self.pieces if piece.type == UNKNOWN), None)
 
     @functools.cached_property
     def set_apart(self) -> str:
-        """A regular expression that matches where text may make a piece that is not merged.
+        """A regular expression for texts that may have one of `own_pieces`; "" if there are none.
 
-        More texts match than have one: a space before the text, say, is taken for granted.
+        More texts match than have one: it assumes a space before the text, say.
         """
         names = [name.removeprefix(SPACE) for name in self.own_pieces()]
         return "|".join(re.escape(name).replace(SPACE, f"[ {SPACE}]") for name in names)
 
     @functools.cached_property
     def needs_library(self) -> str:
-        """Why the ids of a tokenizer.json might differ; empty if they can't."""
+        """Why the ids of a tokenizer.json might differ; "" if they can't."""
         normal = [piece.content for piece in self.pieces if piece.type == NORMAL]
         atoms = {content for content in normal if len(content) == 1}
         reasons = {
-            "it is no BPE": self.model_type != BPE,
+            "it is not BPE": self.model_type != BPE,
             "it has no byte fallback": not self.byte_fallback
             or sum(piece.type == BYTE for piece in self.pieces) != 256,
             "it normalizes text": self.charsmap or self.remove_extra_spaces,
@@ -92,8 +94,8 @@ class SentencePieceModel:
             "it has unused pieces": any(piece.type == UNUSED for piece in self.pieces),
             "a piece has characters that are none": not atoms.issuperset("".join(normal)),
         }
-        reason_found = next((reason for reason, applies in reasons.items() if applies), "")
-        return reason_found or ("" if ties_hold(*self._merges) else "scores tie")
+        reason = next((reason for reason, applies in reasons.items() if applies), "")
+        return reason or ("" if ties_hold(*self._merges) else "scores tie")
 
     @functools.cached_property
     def _merges(self) -> tuple[list[Piece], list[int]]:
@@ -105,7 +107,7 @@ class SentencePieceModel:
         """Return the content of a tokenizer.json: the same ids for texts without `set_apart`.
 
         Raises:
-            UsageError: there is none.
+            UsageError: no tokenizer.json has the same ids.
         """
         if self.needs_library:
             raise UsageError(
@@ -115,11 +117,11 @@ class SentencePieceModel:
         return _as_fields(self, *self._merges)
 
     def with_specials(self, names: Collection[str], *, allow_special: bool) -> bytes:
-        """Return the model with other types for tokens that text must not, or may, make.
+        """Return the model with other types for tokens that text must not, or may, become.
 
         Args:
-            names: tokens that end and begin documents: never made by text.
-            allow_special: text that spells a special token makes it.
+            names: tokens that end and begin documents, which text must not become.
+            allow_special: text that spells a special token becomes it.
         """
         new_types = {
             number: USER_DEFINED if allow_special else CONTROL
@@ -131,12 +133,12 @@ class SentencePieceModel:
 
 
 def looks_like_model(content: bytes) -> bool:
-    """Say whether a file may be a SentencePiece model: it begins with a piece."""
+    """Return whether a file may be a SentencePiece model: it begins with a piece."""
     return content[:1] == b"\x0a" and len(content) > 2 and content[2:3] == b"\x0a"
 
 
 def read_model(path: str, content: bytes) -> SentencePieceModel:
-    """Return the content of a SentencePiece model.
+    """Read a SentencePiece model.
 
     Raises:
         UsageError: it is something else, or damaged.
@@ -149,9 +151,9 @@ def read_model(path: str, content: bytes) -> SentencePieceModel:
             if field == PIECES:
                 pieces.append(_read_piece(value))
             elif field == TRAINER:
-                trainer = {name: content_of for name, content_of, _ in _read_fields(value)}
+                trainer = _fields_by_number(value)
             elif field == NORMALIZER:
-                normalizer = {name: content_of for name, content_of, _ in _read_fields(value)}
+                normalizer = _fields_by_number(value)
         if not pieces:
             raise ValueError("no pieces")
     except (AttributeError, IndexError, TypeError, ValueError, struct.error):
@@ -159,6 +161,7 @@ def read_model(path: str, content: bytes) -> SentencePieceModel:
             f"{path} begins like a SentencePiece model, but can't be read as one. "
             "Check that the file is whole."
         ) from None
+    # Numbers of fields and defaults are those of sentencepiece_model.proto.
     return SentencePieceModel(
         content=content,
         pieces=tuple(pieces),
@@ -173,41 +176,46 @@ def read_model(path: str, content: bytes) -> SentencePieceModel:
 
 
 def _read_piece(content: bytes) -> Piece:
-    fields = {field: value for field, value, _ in _read_fields(content)}
+    fields = _fields_by_number(content)
     score = struct.unpack("<f", fields.get(SCORE, bytes(4)))[0]
     return Piece(fields.get(CONTENT, b"").decode(), score, fields.get(TYPE, NORMAL))
 
 
+def _fields_by_number(content: bytes) -> dict[int, Any]:
+    return {number: value for number, value, _ in _read_fields(content)}
+
+
 def _read_fields(content: bytes) -> Iterator[tuple[int, Any, int]]:
-    """Yield (number, value, where it ends) of the fields of a protobuf message."""
-    at = 0
-    while at < len(content):
-        tag, at = _read_number(content, at)
-        kind = tag & 7
+    """Yield (number, value, end in `content`) of the fields of a protobuf message."""
+    offset = 0
+    while offset < len(content):
+        tag, offset = _read_number(content, offset)
+        wire_type = tag & 7
         value: Any
-        if kind == 0:
-            value, at = _read_number(content, at)
-        elif kind in {1, 5}:
-            size = 8 if kind == 1 else 4
-            value, at = content[at : at + size], at + size
-        elif kind == 2:
-            size, at = _read_number(content, at)
-            value, at = content[at : at + size], at + size
+        if wire_type == 0:
+            value, offset = _read_number(content, offset)
+        elif wire_type in {1, 5}:
+            size = 8 if wire_type == 1 else 4
+            value, offset = content[offset : offset + size], offset + size
+        elif wire_type == 2:
+            size, offset = _read_number(content, offset)
+            value, offset = content[offset : offset + size], offset + size
         else:
-            raise ValueError(f"wire type {kind}")
-        if at > len(content):
+            raise ValueError(f"wire type {wire_type}")
+        if offset > len(content):
             raise ValueError("cut off")
-        yield tag >> 3, value, at
+        yield tag >> 3, value, offset
 
 
-def _read_number(content: bytes, at: int) -> tuple[int, int]:
+def _read_number(content: bytes, offset: int) -> tuple[int, int]:
+    """Return a varint and its end."""
     value = shift = 0
     while True:
-        byte = content[at]
+        byte = content[offset]
         value |= (byte & 0x7F) << shift
-        at, shift = at + 1, shift + 7
+        offset, shift = offset + 1, shift + 7
         if byte < 0x80:
-            return value, at
+            return value, offset
         if shift > 63:
             raise ValueError("a number without end")
 
@@ -223,7 +231,7 @@ def _write_number(value: int) -> bytes:
 def _with_types(content: bytes, types: Mapping[int, int]) -> bytes:
     """Return a model in which some pieces, by number, have other types.
 
-    A later value of a field replaces an earlier one, so a type is put after what a piece has.
+    A later value of a field replaces an earlier one, so a type is added at the end of a piece.
     """
     out, number, begin = bytearray(), 0, 0
     for field, value, end in _read_fields(content):
@@ -245,12 +253,13 @@ def _with_types(content: bytes, types: Mapping[int, int]) -> bytes:
 
 
 SPACE = "\u2581"
-RUNS = 4
-"""Runs up to this many times the longest tied piece are tried."""
 
-MAX_RUN = 64
-"""Longer tied pieces are not tried, which takes their length to the power of four; Mistral's have
-15 spaces."""
+_RUN_FACTOR = 4
+"""`ties_hold` tries runs of up to this many times the characters of the longest tied piece."""
+
+_MAX_RUN = 64
+"""Longest tied piece for which it tries: the time grows with its length to the power of four.
+Mistral's have 15 spaces."""
 
 
 def merge_order(pieces: Sequence[Piece]) -> list[Piece]:
@@ -259,7 +268,7 @@ def merge_order(pieces: Sequence[Piece]) -> list[Piece]:
 
 
 def last_halves(ordered: Sequence[Piece]) -> list[int]:
-    """Return where the second half of each piece begins, in bytes, as kernels.merges has it."""
+    """Return the byte at which the second half of each piece begins (kernels.merges)."""
     from corpuskit.kernels.merges import last_merges
     from corpuskit.kernels.stringset import make_table
 
@@ -271,56 +280,58 @@ def last_halves(ordered: Sequence[Piece]) -> list[int]:
 
 
 def ties_hold(ordered: Sequence[Piece], halves: Sequence[int]) -> bool:
-    """Return whether ranking equal scores by length merges every text as the leftmost first does.
+    """Return whether merging equal scores by length gives what merging the leftmost first gives.
 
-    It does if nothing ties. It may if what ties are runs of one character (of spaces, in Mistral's
-    models) that merge after everything else and are in no other piece: then texts differ in the
-    lengths of runs only, and those are tried.
+    It does if no scores are equal. It may if the pieces with equal scores are runs of one
+    character (of spaces, in Mistral's models) that merge after everything else and are in no other
+    piece: then only the lengths of runs matter, and those up to a bound are tried.
     """
-    counts: dict[float, list[int]] = {}
-    for place, piece in enumerate(ordered):
+    indices_by_score: dict[float, list[int]] = {}
+    for index, piece in enumerate(ordered):
         if len(piece.content) > 1:
-            counts.setdefault(piece.score, []).append(place)
-    tied = {score: places for score, places in counts.items() if len(places) > 1}
+            indices_by_score.setdefault(piece.score, []).append(index)
+    tied = {score: indices for score, indices in indices_by_score.items() if len(indices) > 1}
     if not tied:
         return True
-    (places,) = tied.values() if len(tied) == 1 else ([],)
-    runs = [ordered[place].content for place in places]
+    (indices,) = tied.values() if len(tied) == 1 else ([],)
+    runs = [ordered[index].content for index in indices]
     chars = set("".join(runs))
-    if len(chars) != 1 or min(counts) not in tied:
+    if len(chars) != 1 or min(indices_by_score) not in tied:
         return False
     pair = next(iter(chars)) * 2
     if any(pair in piece.content and piece.content not in runs for piece in ordered):
         return False
-    if max(map(len, runs)) > MAX_RUN:
+    if max(map(len, runs)) > _MAX_RUN:
         return False
     size = len(next(iter(chars)).encode())
-    half_by_length = {len(ordered[place].content): halves[place] // size for place in places}
+    half_by_length = {len(ordered[index].content): halves[index] // size for index in indices}
     return all(
-        _leftmost(length, half_by_length) == _by_length(length, half_by_length)
-        for length in range(2, RUNS * max(half_by_length) + 1)
+        _merge_leftmost(length, half_by_length) == _merge_longest(length, half_by_length)
+        for length in range(2, _RUN_FACTOR * max(half_by_length) + 1)
     )
 
 
-def _leftmost(length: int, halves: Mapping[int, int]) -> list[int]:
+def _merge_leftmost(length: int, halves: Mapping[int, int]) -> list[int]:
+    """Return the lengths of the pieces that SentencePiece makes of a run of one character."""
     lengths = [1] * length
     while True:
         sums = [a + b for a, b in itertools.pairwise(lengths)]
-        place = next((place for place, total in enumerate(sums) if total in halves), None)
-        if place is None:
+        index = next((index for index, total in enumerate(sums) if total in halves), None)
+        if index is None:
             return lengths
-        lengths[place : place + 2] = [sums[place]]
+        lengths[index : index + 2] = [sums[index]]
 
 
-def _by_length(length: int, halves: Mapping[int, int]) -> list[int]:
+def _merge_longest(length: int, halves: Mapping[int, int]) -> list[int]:
+    """Return the lengths of the pieces that a tokenizer.json makes of it: one merge per piece."""
     lengths = [1] * length
     while True:
         pairs = itertools.pairwise(lengths)
         sums = [a + b if halves.get(a + b) == a else 0 for a, b in pairs]
         if not any(sums):
             return lengths
-        place = sums.index(max(sums))
-        lengths[place : place + 2] = [sums[place]]
+        index = sums.index(max(sums))
+        lengths[index : index + 2] = [sums[index]]
 
 
 def _as_fields(

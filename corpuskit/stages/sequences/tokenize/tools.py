@@ -1,4 +1,4 @@
-"""Trains byte-level BPE tokenizers on texts that are read one batch at a time."""
+"""Trains byte-level BPE tokenizers; describes and converts tokenizers of all kinds."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ ALPHABET = 256
 """Bytes: every text can be encoded, whatever it was trained on."""
 
 MIN_COUNT = 2
-"""A pair of tokens that is seen once is no reason for a token."""
+"""Occurrences from which on a pair of tokens can become a token."""
 
 SLICE_BYTES = 64 << 20
 MAX_DOCUMENT_BYTES = 16 << 20
@@ -92,8 +92,8 @@ def train_tokenizer(
         progress: called with the documents and bytes read so far.
 
     Raises:
-        UsageError: nothing can be read, the vocabulary has no room for all bytes, special tokens
-            are none, or `output` cannot be written.
+        UsageError: nothing can be read, the vocabulary has no room for all bytes, names of special
+            tokens are unusable, or `output` cannot be written.
         DataError: an input file is broken.
 
     Source: Sennrich et al. 2016 (BPE); Radford et al. 2019 (GPT-2): bytes as the alphabet, and the
@@ -107,14 +107,14 @@ def train_tokenizer(
     _check_special(special)
     files = find_files(inputs)
     reader = TextReader(progress)
-    content = _train(reader.texts(files, text_column, max_bytes), vocab_size, special)
+    content, size = _train(reader.texts(files, text_column, max_bytes), vocab_size, special)
     if reader.num_docs == 0:
         names = ", ".join(str(path) for path in inputs)
         raise UsageError(f"{names}: no text to train on. Set --text-column.")
     write_whole(output, content)
     digest = hashlib.blake2b(content, digest_size=16).hexdigest()
     return TrainedTokenizer(
-        str(output), _vocab_size(content), len(files), reader.num_docs, reader.num_rejected,
+        str(output), size, len(files), reader.num_docs, reader.num_rejected,
         reader.text_bytes, digest,
     )  # fmt: skip
 
@@ -129,12 +129,12 @@ def _check_special(special: Sequence[str]) -> None:
 
 
 def find_files(inputs: Sequence[Path]) -> list[Path]:
-    """Return the readable files among `inputs`: folders are searched, run directories asked.
+    """Return the readable files of `inputs`, of folders those below them, of runs their documents.
 
     A path that does not exist may be a pattern, in which `**` walks folders.
 
     Raises:
-        UsageError: a path does not exist, or holds nothing, or something, that cannot be read.
+        UsageError: a path does not exist, or has no file that can be read.
     """
     paths: list[Path] = []
     for path in inputs:
@@ -221,7 +221,10 @@ class TextReader:
                 yield texts, sum(len(text.encode()) for text in texts)
 
 
-def _train(texts: Iterator[list[str]], vocab_size: int, special: Sequence[str]) -> bytes:
+def _train(
+    texts: Iterator[list[str]], vocab_size: int, special: Sequence[str]
+) -> tuple[bytes, int]:
+    """Return a tokenizer.json, and how many tokens it has: at most `vocab_size`."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
     tokenizer = Tokenizer(models.BPE())
@@ -235,23 +238,10 @@ def _train(texts: Iterator[list[str]], vocab_size: int, special: Sequence[str]) 
         show_progress=False,
     )
     tokenizer.train_from_iterator(texts, trainer)
-    return tokenizer.to_str(pretty=False).encode()
-
-
-def _vocab_size(content: bytes) -> int:
-    from tokenizers import Tokenizer
-
-    return Tokenizer.from_str(content.decode()).get_vocab_size()
+    return tokenizer.to_str(pretty=False).encode(), tokenizer.get_vocab_size()
 
 
 # ---------------------------------------------------------------- describe and convert
-
-
-ENGINES = {
-    "GigatokenEncoder": "gigatoken",
-    "ReferenceEncoder": "huggingface",
-    "SentencePieceEncoder": "sentencepiece",
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -304,14 +294,17 @@ def describe(spec: TokenizerSpec, text: str) -> Description:
         bos=tuple(candidates(definition, "bos")),
         pad=tuple(candidates(definition, "pad")),
         regex=definition.regex,
-        engine=ENGINES[type(encoder).__name__],
+        engine=encoder.engine,
         text=text,
         tokens=tuple((number, names[number]) for number in ids),
     )
 
 
 def convert(spec: TokenizerSpec, output: Path) -> list[str]:
-    """Write a tokenizer as a tokenizer.json of Hugging Face; return tokens it treats otherwise.
+    """Write a tokenizer as a tokenizer.json of Hugging Face.
+
+    Returns:
+        Tokens for which SentencePiece may give other ids than the file.
 
     Raises:
         UsageError: no tokenizer.json has its ids, or `output` cannot be written.
