@@ -25,7 +25,7 @@ LabelText = Annotated[
 EMBEDDED = "embedded"
 
 BYTES_PER_SECOND = 50e6
-"""Text that one core scores with a model that fits its cache."""
+"""Text that one core scores by a model that fits its cache."""
 
 
 class ScoringStage(StreamingStage):

@@ -173,7 +173,7 @@ class UrlFilter(StreamingStage):
 def _hosts(offsets: Int64s, data: Bytes) -> tuple[Hosts, Hosts]:
     """Return the hosts of URLs unchanged, and in lower case.
 
-    Few hosts hold wide characters; those are worked out here and put after the data of the URLs.
+    The few hosts with wide characters are decoded here and appended to the data of the URLs.
     """
     starts, ends, wide = find_hosts(offsets, data)
     data = data[: offsets[-1]]
@@ -193,7 +193,7 @@ def _wide_host(host: str) -> str:
 
 
 def _appended(starts: Int64s, ends: Int64s, data: Bytes, rows: Int64s, hosts: list[bytes]) -> Hosts:
-    """Return hosts of which some rows are others; read-only, as Arrow's buffers are."""
+    """Return hosts with those of `rows` replaced; read-only, as Arrow's buffers are."""
     if len(rows):
         starts, ends = starts.copy(), ends.copy()
         edges = np.cumsum([len(data), *map(len, hosts)])
