@@ -377,7 +377,7 @@ class GroupScore:
 class Bin:
     """Documents with a score from `low` to below `high` (the last bin includes 1).
 
-    `mean_score` is what the model says, `right_ratio` what is true of them.
+    `mean_score` is their mean score, `right_ratio` the share whose label is right.
     """
 
     low: float

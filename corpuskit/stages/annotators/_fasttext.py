@@ -317,7 +317,7 @@ class ClassifierSettings:
 
     @property
     def card(self) -> ModelCard:
-        """What a model made by these says of itself, before it is calibrated."""
+        """The card of a model trained by these settings, before it is calibrated."""
         return ModelCard(parse_normalization(self.normalize))
 
     def __post_init__(self) -> None:

@@ -131,6 +131,7 @@ def fit_linear(
         raise DataError(f"texts: no n-gram occurs in {min_count} of them. Lower --min-count.")
     idf = (np.log((1 + len(truth)) / (1 + frequencies[columns])) + 1).astype(np.float16)
     matrix = matrix[:, columns] @ sparse.diags(idf.astype(np.float64))
+    # Rows of length 1 make scores nearly independent of the length of texts.
     lengths = np.sqrt(matrix.multiply(matrix).sum(axis=1)).A1
     matrix = sparse.diags(1 / np.maximum(lengths, 1e-30)) @ matrix
     is_number = labels == (NUMBER,)

@@ -42,7 +42,7 @@ class ScoringStage(StreamingStage):
     max_bytes: int | None = Field(None, ge=16)
     """Look only at this many bytes from the beginning, for speed; null looks at the whole text."""
     newlines: Literal["space", "drop"] = "space"
-    """What stands for a newline; `drop` glues two words together, as datatrove's filter does."""
+    """What replaces a newline; `drop` glues two words together, as datatrove's filter does."""
     measures: bool = False
     """Also store what every rule measured, so that bounds can be tuned without another run."""
 

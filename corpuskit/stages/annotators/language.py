@@ -136,7 +136,7 @@ class Language(StreamingStage):
         return frozenset(name.removeprefix(PREFIX) for name in _fasttextfile.labels_of(self._path))
 
     def _kept_labels(self, labels: Collection[str]) -> list[str]:
-        """Return the labels that `keep` lists, by whatever codes."""
+        """Return the labels that the codes in `keep` mean."""
         return sorted({label for c in self.keep or () for label in self._meant("keep", c, labels)})
 
     def _meant(self, parameter: str, code: str, labels: Collection[str]) -> tuple[str, ...]:
@@ -241,7 +241,7 @@ class Language(StreamingStage):
             meant = self._meant("min_scores", code, labels)
             for label in meant:
                 if len(meant) > 1 and label in codes:
-                    continue  # a code that is a label says more than one that means several
+                    continue  # the bound of the label itself wins over that of a code for several
                 if label in bounds:
                     problem = f"min_scores: {code!r} and another code are both the label {label!r}."
                     raise UsageError(f"{problem} Remove one.")

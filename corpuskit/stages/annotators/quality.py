@@ -78,11 +78,14 @@ class Quality(ScoringStage):
         codes = np.zeros(view.num_docs, np.uint8)
         for code, rule in enumerate(self.rules, start=1):
             codes[fails[rule] & (codes == 0)] = code
+        # 1 where a rule without one bound fails or, for `empty`, would fail in a filter.
+        measured = {rule: failed.astype(np.float64) for rule, failed in fails.items()}
+        measured |= {"empty": predictions.empty.astype(np.float64), "score": scores}
         return Outcome(
             codes=codes,
             values=np.where(codes == 2, scores, np.nan),
             columns={"score": pa.array(scores), "label": best_labels(model, predictions)},
-            measures=_measures(fails, predictions, scores) if self.measures else {},
+            measures=measured if self.measures else {},
         )
 
     def fails(self, rule: str, values: Float64s) -> Bools:
@@ -113,11 +116,3 @@ class Quality(ScoringStage):
             "keep_labels": ~reaches_any(self.keep_labels) if self.keep_labels else none,
             "remove_labels": reaches_any(self.remove_labels) if self.remove_labels else none,
         }
-
-
-def _measures(
-    fails: Mapping[str, Bools], predictions: Predictions, scores: Float64s
-) -> dict[str, Float64s]:
-    """Return the score; for rules without one bound, 1 where they fail or, if empty, may fail."""
-    flags = {rule: failed.astype(np.float64) for rule, failed in fails.items()}
-    return flags | {"empty": predictions.empty.astype(np.float64), "score": scores}

@@ -52,9 +52,9 @@ class LanguageFilter(MeasuredFilter):
     """Folder with a file of parameters for each language, such as deu_Latn.yml (FineWeb2's shape),
     or a pattern such as configs/{language}.yml."""
     language_column: str = Field(LABEL, min_length=1)
-    """Column that tells the language of a document."""
+    """Column with the language of a document."""
     unknown_language: OnUnknown = "error"
-    """What becomes of a document whose language has no file; `defaults`: the parameters here."""
+    """What to do with a document whose language has no file; `defaults`: use those given here."""
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)

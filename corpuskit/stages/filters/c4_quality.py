@@ -149,7 +149,7 @@ class C4Quality(StreamingStage):
         sentences = None
         if not self.split_paragraph:
             words = view.fact(splitter("spacy", self.language))
-            sentences = self._find_unknown(view.text, *sentence_edges(offsets, data, words))
+            sentences = self._with_unknown_edges(view.text, *sentence_edges(offsets, data, words))
         tests = LineTests(
             max_word_length=-1 if self.max_word_length is None else self.max_word_length,
             min_words=self.min_words_per_line or 0,

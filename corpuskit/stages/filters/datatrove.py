@@ -474,11 +474,6 @@ def check_params(step: StepClass, params: Mapping[str, Any]) -> None:
             raise ValueError(f"{step.__name__} needs the parameter {name!r}. Set it.")
 
 
-def takes_seed(step: StepClass) -> bool:
-    """Return whether the constructor has a parameter `seed`."""
-    return "seed" in _parameters(step)
-
-
 def make_step(step: StepClass, params: Mapping[str, Any], key: int | None = None) -> Any:
     """Make an instance.
 

@@ -59,7 +59,7 @@ class License(StreamingStage):
 
     The licence is what `SPDX-License-Identifier:` says in the first `head_chars`, as an expression;
     several tags count together (AND). Without a tag the notices of 15 well-known licences are
-    looked for: `evidence` tells `spdx` from `notice`. A notice says what a file's author wrote, no
+    looked for; `evidence` is `spdx` or `notice`. A notice says what a file's author wrote, no
     more: a repository's LICENSE file, which most files rely on, is not seen here, nor is a notice
     that was copied with code. Without `allow` nothing is dropped.
 

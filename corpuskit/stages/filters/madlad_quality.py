@@ -67,7 +67,7 @@ class MadladQuality(MeasuredFilter):
     min_sentences: int | None = Field(5, ge=0)
     """Fewest sentences."""
     max_questionable_ratio: float | None = Field(0.2, ge=0, le=1)
-    """Share of questionable sentences from which on a document goes."""
+    """Drop a document if the share of questionable sentences is at least this."""
     max_capitalised_ratio: float = Field(0.5, ge=0, le=1)
     """Largest share of capitalised words in a sentence."""
     min_case_words: int = Field(12, ge=0)

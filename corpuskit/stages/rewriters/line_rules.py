@@ -125,7 +125,8 @@ class LineRules(StreamingStage):
         if self.cut_phrases:
             rows = self._pages_with_phrases(text.data, lines, line_codes)
             cuts = self._with_phrases(text, cuts, rows[has_text[rows] != 0], flagged)
-        after = _remove_cuts(text, cuts)
+        nothing = np.zeros(len(cuts.rows), np.uint8)
+        after = Utf8(*replace_spans(*text, cuts.rows, cuts.starts, cuts.ends, nothing, [b""]))
         codes = np.where(has_text == 0, _EMPTY, 0).astype(np.uint8)
         if self.cut_phrases:
             codes[after.sizes() == 0] = _EMPTY
@@ -217,11 +218,6 @@ class LineRules(StreamingStage):
 
 def _content(data: Bytes, lines: linerules.MeasuredLines, line: int) -> str:
     return data[lines.edges[0, line] : lines.edges[1, line]].tobytes().decode()
-
-
-def _remove_cuts(text: Utf8, cuts: Cuts) -> Utf8:
-    nothing = np.zeros(len(cuts.rows), np.uint8)
-    return Utf8(*replace_spans(*text, cuts.rows, cuts.starts, cuts.ends, nothing, [b""]))
 
 
 def _outside(cuts: list[tuple[int, int, int]], size: int) -> list[tuple[int, int]]:

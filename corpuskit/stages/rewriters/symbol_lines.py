@@ -61,7 +61,7 @@ def _changes(
 ) -> Iterator[tuple[int, int, int, int]]:
     """Yield start and end in bytes, rule, and the replacement of each change (see `apply`).
 
-    A change is what lies between two lines that stay, unless that is one newline.
+    A change replaces the bytes between two lines that stay, unless they are one newline.
     """
     lines, size_of = text.splitlines(), len if text.isascii() else _size
     if len(symbols) < 8 and not any(symbol in text for symbol in symbols):

@@ -77,18 +77,13 @@ class ColumnSource(Source):
         }
 
     def declared(self) -> Mapping[str, pa.DataType]:
-        return arrow_types(self.columns)
+        return {name: TYPES[kind] for name, kind in self.columns.items()}
 
     def origins(self) -> tuple[str, ...]:
         return tuple(name for name in ORIGINS if self.labels[f"{name}_column"] is not None)
 
     def read(self, file: InputFile, piece: Slice, max_document_bytes: int) -> Iterator[SourceBatch]:
         return self.read_keyed([(dataclasses.replace(file, ordinal=0), piece)], max_document_bytes)
-
-
-def arrow_types(columns: Mapping[str, TypeName]) -> dict[str, pa.DataType]:
-    """Return the Arrow types of declared columns."""
-    return {name: TYPES[kind] for name, kind in columns.items()}
 
 
 def is_utf8(data: Bytes) -> bool:

@@ -108,6 +108,7 @@ def container_text(page: str, comments: bool) -> str | None:
         matches = tree.body.query_selector_all(selector)
         if not len(matches):
             continue
+        # The main text of the container, not all of its text: F1 .9335 against .914.
         text = text_of(f"{DEEP}{matches[0].html}", left_out)
         is_only = len(matches) == 1
         if is_only and len(text) >= CONTAINER_CHARACTERS:

@@ -27,7 +27,7 @@ STEP_BYTES = 1 << 16
 """Read at least, to finish the last record of a slice."""
 
 HEAD_BYTES = 20_000
-"""How much of a record that is not a document goes to the ledger."""
+"""Bytes of a record that is not a document that the ledger keeps."""
 
 
 class Cutter(NamedTuple):

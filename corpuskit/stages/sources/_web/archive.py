@@ -32,7 +32,7 @@ PROBE_BYTES = 4096
 """Enough of a gzip member to see how its content starts."""
 
 REPAIR_BYTES = 64
-"""What lies this far before the damage in a member may be lost with it."""
+"""This many bytes before the damage in a member may be lost with it."""
 
 ZSTD_BYTES = 1 << 14
 """Decoded at a time: about half of what a zstd block of text takes, so that blocks before a broken
@@ -238,7 +238,7 @@ class _GzipMember:
             yield from self.flush()
 
     def rescue(self) -> Iterator[ArchivePiece]:
-        """Yield what lies before the error, REPAIR_BYTES at a time."""
+        """Yield the content before the error, decoded REPAIR_BYTES at a time."""
         decoder, compressed = self._saved_decoder, self._compressed
         for begin in range(0, len(compressed), REPAIR_BYTES):
             try:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 NOT_A_RECORD = "no record begins here"
 
 HEAD_BYTES = 2000
-"""How much of what is not a record goes to the ledger."""
+"""Bytes that the ledger keeps of what is not a record."""
 
 _DIGITS = re.compile(r"\d{1,15}")
 _BREAKS = re.compile(rb"[\r\n \t\0]*")

@@ -91,8 +91,8 @@ class Huggingface(ColumnSource):
     ) -> Iterator[SourceBatch]:
         for kind, group in itertools.groupby(pieces, key=lambda pair: format_of(pair[0].name)):
             if kind == "arrow":
-                pieces = (rows for file, _ in group for rows in self._arrow(file))
-                for rows in join_rows(pieces):
+                row_groups = (rows for file, _ in group for rows in self._arrow(file))
+                for rows in join_rows(row_groups):
                     yield from self._parquet().documents(rows, max_document_bytes)
             else:
                 source = self._parquet() if kind == "parquet" else self._jsonl()
@@ -114,16 +114,13 @@ class Huggingface(ColumnSource):
         return self._parquet() if format_of(file.name) == "parquet" else self._jsonl()
 
     def _parquet(self) -> Parquet:
-        return Parquet.model_construct(**self._shared(), max_page_bytes=_PAGE_BYTES)
+        return Parquet.model_construct(**self._shared())
 
     def _jsonl(self) -> Jsonl:
         return Jsonl.model_construct(**self._shared())
 
     def _shared(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in Jsonl.model_fields}
-
-
-_PAGE_BYTES = Parquet.model_fields["max_page_bytes"].default
 
 
 def _check_lines(file: InputFile) -> None:

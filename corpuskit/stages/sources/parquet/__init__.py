@@ -377,6 +377,7 @@ def _open(file: InputFile, *, lists: bool) -> Iterator[pq.ParquetFile]:
             options["pre_buffer"] = False
         try:
             reader = stack.enter_context(pq.ParquetFile(source, **options))
+            # Not for texts and ids: Arrow would hash each value, and nearly all differ.
             if lists and (indexed := _indexed_lists(reader)):
                 options |= {"read_dictionary": indexed, "metadata": reader.metadata}
                 reader = stack.enter_context(pq.ParquetFile(source, **options))
@@ -416,6 +417,7 @@ def _indexed_lists(reader: pq.ParquetFile) -> list[str]:
 
 def _runs(counts: list[int], sizes: list[int], piece: Slice, max_rows: int) -> Iterator[range]:
     """Yield the row groups of a slice, small ones joined up to `max_rows` rows and BLOCK_BYTES."""
+    # One row group at a time took quadratic time for files with a row in each.
     begin, rows, size = piece.begin, 0, 0
     for group in range(piece.begin, piece.end):
         rows, size = rows + counts[group], size + sizes[group]

@@ -77,7 +77,7 @@ class Chunk:
         return int(self.sizes.max(initial=0)) + self.dictionary_bytes
 
     def window_bytes(self, rows: int) -> int:
-        """Return what the pages take that any `rows` rows lie in."""
+        """Return the most bytes that the pages of any `rows` consecutive rows take."""
         if len(self.sizes) == 0:
             return 0
         ends = np.cumsum(self.values)
