@@ -94,13 +94,16 @@ class Shrink:
             raise UsageError(f"cutoff {self.cutoff:,} has no effect alone. Add --quantize.")
 
 
+NO_SHRINK = Shrink()
+
+
 def train_classifier(
     rows: Iterable[LabelledRow],
     output: Path,
     settings: ClassifierSettings,
     *,
     split: Split = NO_SPLIT,
-    shrink: Shrink | None = None,
+    shrink: Shrink = NO_SHRINK,
     positive: str = "",
     folds: int = 0,
     auto: bool = False,
@@ -117,7 +120,7 @@ def train_classifier(
         output: the model; `.ftz` by custom for a quantized one.
         settings: see `ClassifierSettings`.
         split: rows to judge instead of learning from; `by_group` is for the folds, too.
-        shrink: how to make the model small; None leaves it as trained.
+        shrink: how to make the model small; by default it stays as trained.
         positive: label whose calibration and ROC area to report; empty for the best one's.
         folds: parts of the training rows held out in turn, to calibrate scores and to choose among
             candidates; 0 leaves scores as the model gives them.
@@ -160,7 +163,7 @@ def train_classifier(
 class _Trainer:
     """How models are made, and a folder for temporary files."""
 
-    shrink: Shrink | None
+    shrink: Shrink
     scratch: Path
     progress: Callable[[str], None]
     verbose: int
@@ -194,7 +197,7 @@ def _fit_linear(
     work: _Trainer,
 ) -> None:
     """Train and write a linear model; the file appears whole or not at all."""
-    grams = grams_of(settings, labels, work.shrink.max_bytes if work.shrink else 0)
+    grams = grams_of(settings, labels, work.shrink.max_bytes)
     grams_by_row, truth = count_rows(rows, labels, grams, card.modes)
     model = fit_linear(grams_by_row, truth, labels, grams, card, settings.min_count)
     output.parent.mkdir(parents=True, exist_ok=True)
@@ -221,27 +224,25 @@ def _fit_fasttext(
     if card.shifts:
         by_label = dict(zip(labels, card.shifts, strict=True))
         card = dataclasses.replace(card, shifts=tuple(by_label[name] for name in model.labels))
-    if work.shrink is not None:
-        _make_small(model, lines, settings, work.shrink, output, card, work)
-    else:
+    if work.shrink == NO_SHRINK:
         model.save(output, card)
+    else:
+        _make_small(model, lines, settings, output, card, work)
 
 
 def _make_small(
     model: TrainedModel,
     lines: Path,
     settings: ClassifierSettings,
-    shrink: Shrink,
     output: Path,
     card: ModelCard,
     work: _Trainer,
 ) -> None:
     """Quantize and write a model; with a limit, cut rows off until the file is small enough."""
-    trained_file, small = lines.with_name("whole.bin"), lines.with_name("small.ftz")
+    shrink = work.shrink
+    trained_file, small = lines.with_name("trained.bin"), lines.with_name("small.ftz")
     if shrink.max_bytes:
         model.save(trained_file)
-    elif not shrink.quantize:
-        return model.save(output, card)
     cutoff = shrink.cutoff
     if shrink.max_bytes and model.size_bytes(model.rows, is_cut=False) > shrink.max_bytes:
         cutoff = _fitting_rows(model, shrink.max_bytes)
