@@ -8,6 +8,7 @@ import numpy as np
 from pydantic import Field
 
 from corpuskit.formats.batch import Utf8
+from corpuskit.kernels.arrays import join_bytes
 from corpuskit.stage import Cost, Example, Outcome, Spans, StreamingStage
 from corpuskit.stages.sources._extract import (
     CHILD_BYTES,
@@ -17,7 +18,6 @@ from corpuskit.stages.sources._extract import (
     HtmlPage,
     check_loads,
     extract_pages,
-    libraries,
 )
 
 if TYPE_CHECKING:
@@ -52,9 +52,6 @@ class Html(ExtractorParameters, StreamingStage):
     max_page_bytes: int = Field(16 << 20, ge=1)
     """Longer pages are not extracted, in bytes."""
 
-    def libraries(self) -> tuple[str, ...]:
-        return libraries(self.extractor)
-
     def check(self, known: Known) -> None:
         check_loads(self.extractor)
 
@@ -77,10 +74,7 @@ class Html(ExtractorParameters, StreamingStage):
             pages_by_row[row].text if code == 0 else view.text.row(row)
             for row, code in enumerate(codes.tolist())
         ]
-        offsets = np.zeros(len(texts) + 1, np.int64)
-        np.cumsum([len(text) for text in texts], out=offsets[1:])
-        offsets.flags.writeable = False
-        text = Utf8(offsets, np.frombuffer(b"".join(texts), np.uint8))
+        text = Utf8(*join_bytes(texts))
         is_all = [page.is_all_text for page in extracted]
         all_rows = rows[np.array(is_all, np.bool_) & (codes[rows] == 0)]
         starts, all_codes = np.zeros(len(all_rows), np.int64), np.full(len(all_rows), 3, np.uint8)

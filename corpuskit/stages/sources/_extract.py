@@ -97,6 +97,10 @@ class ExtractorParameters(Parameters):
     page_memory_mb: int = Field(1024, ge=64)
     """Memory that the extractor may take besides what it starts with, in MiB; Linux only."""
 
+    def libraries(self) -> tuple[str, ...]:
+        others = () if self.extractor == "resiliparse" else ("trafilatura", "lxml", "justext")
+        return ("resiliparse", *others)
+
     def extractor_settings(self) -> ExtractorSettings:
         return ExtractorSettings(*(getattr(self, name) for name in ExtractorSettings._fields))
 
@@ -133,12 +137,6 @@ def extract_pages(pages: Sequence[HtmlPage], settings: ExtractorSettings) -> lis
         UsageError: the extractor is not installed.
     """
     return _service(os.getpid()).extract(pages, settings) if pages else []
-
-
-def libraries(extractor: Extractor) -> tuple[str, ...]:
-    """Return the distributions whose versions decide the text."""
-    others = () if extractor == "resiliparse" else ("trafilatura", "lxml", "justext")
-    return ("resiliparse", *others)
 
 
 @functools.lru_cache(maxsize=1)

@@ -19,7 +19,6 @@ from corpuskit.stages.sources._extract import (
     HtmlPage,
     check_loads,
     extract_pages,
-    libraries,
 )
 from corpuskit.stages.sources._stream import compression
 from corpuskit.stages.sources._web import Finished, PageDraft, WebSource, describe
@@ -107,7 +106,7 @@ class Warc(ExtractorParameters, WebSource):
     PDF, an image, zip or gzip (twice) is none, nor what the crawler identified as another type."""
 
     def libraries(self) -> tuple[str, ...]:
-        return (*libraries(self.extractor), "brotli")
+        return (*super().libraries(), "brotli")
 
     def text_size(self, file: InputFile, piece: Slice) -> tuple[int, bool]:
         is_packed = file.name.lower().endswith((".gz", ".zst", ".wacz"))
