@@ -151,12 +151,12 @@ def fit_calibration(logits: Float64s, truth: Int64s) -> tuple[float, tuple[float
 
 def _likeliest(design: Float64s, targets: Float64s, theta: Float64s, first: int) -> Float64s:
     """Return the parameters of the least cross-entropy, those before `first` as given; Newton."""
-    theta, some = theta.copy(), design[:, :, first:]
+    theta, free = theta.copy(), design[:, :, first:]
     for _ in range(STEPS):
         shares = _softmax(design @ theta)
-        gradient = np.einsum("nlp,nl->p", some, shares - targets)
-        mean = np.einsum("nlp,nl->np", some, shares)
-        hessian = np.einsum("nlp,nl,nlq->pq", some, shares, some) - mean.T @ mean
+        gradient = np.einsum("nlp,nl->p", free, shares - targets)
+        mean = np.einsum("nlp,nl->np", free, shares)
+        hessian = np.einsum("nlp,nl,nlq->pq", free, shares, free) - mean.T @ mean
         step = np.linalg.solve(hessian + 1e-6 * np.eye(len(gradient)), gradient)
         step *= min(1.0, 2.0 / max(float(np.abs(step).max()), 1e-12))
         theta[first:] -= step

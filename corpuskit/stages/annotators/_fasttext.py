@@ -228,11 +228,11 @@ class FastTextModel(TextClassifier):
     ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
         """Return the means of the rows of texts, (N, stride), and how many rows each has."""
         model = self._model
-        room = scratch(model.features, int((ends - begins).max(initial=0)), self._word_cache)
-        self._word_cache = room.word_cache
+        arrays = scratch(model.features, int((ends - begins).max(initial=0)), self._word_cache)
+        self._word_cache = arrays.word_cache
         hidden = np.zeros((len(begins), model.stride), np.float32)
         counts = np.zeros(len(begins), np.int64)
-        mean_rows(begins, ends, data, model.features, model.matrix, room, hidden, counts)
+        mean_rows(begins, ends, data, model.features, model.matrix, arrays, hidden, counts)
         return hidden, counts
 
     def _logits(self, begins: Offsets, ends: Offsets, data: Bytes) -> Logits:

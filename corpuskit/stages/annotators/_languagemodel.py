@@ -105,11 +105,11 @@ class LanguageModel:
         model = self._model
         windows = cut_windows(begins, ends, data)
         starts, stops, firsts = windows
-        room = scratch(model.features, int((stops - starts).max(initial=0)))
+        arrays = scratch(model.features, int((stops - starts).max(initial=0)))
         self._sum_cache = sum_scratch(model.stride, self._sum_cache)
         sums = np.zeros((len(starts), model.stride), np.float32)
         counts = np.zeros(len(starts), np.int64)
-        text_windows = (starts, stops, data, model.features, model.matrix, room, self._sum_cache)
+        text_windows = (starts, stops, data, model.features, model.matrix, arrays, self._sum_cache)
         sum_windows(*text_windows, sums, counts)
         end = model.features.end_row
         last = model.matrix[end * model.stride : (end + 1) * model.stride if end >= 0 else 0]

@@ -60,11 +60,10 @@ class Language(StreamingStage):
     openly licensed text; docs/langid.md has its accuracy and weaknesses) are calibrated: of texts
     with a score of 0.8, short or long, about 80 % have that label; and it is no more than the share
     of the text that is not clearly in another language, so a text that is half English and half
-    German is dropped by the default. Other models' are as they come, mostly too high for short
-    texts. The embedded model and lid.176 use the same labels: ISO 639-1
-    where it has the language, else those of Wikipedia. GlotLID's and OpenLID's are like `hun_Latn`.
-    Parameters may name a language by any of its codes (docs/languages.md). Newlines count as
-    spaces.
+    German is dropped by the default. Scores of other models are not calibrated, and mostly too high
+    for short texts. The embedded model and lid.176 use the same labels: ISO 639-1 where it has the
+    language, else those of Wikipedia. GlotLID's and OpenLID's are like `hun_Latn`. Parameters may
+    name a language by any of its codes (docs/languages.md). Newlines count as spaces.
 
     `accept: datatrove` decides as datatrove does: any listed language whose score is above (not at)
     its minimum keeps a document, even if it is not the best. With minima of 0.5 and more, the two

@@ -339,9 +339,8 @@ def _changed_span(old: str, new: str) -> tuple[int, int]:
 
     For an insertion, it is the character before it, or the first one.
     """
-    head = _common_prefix(old, new)
-    tail = _common_prefix(old[head:][::-1], new[head:][::-1])
-    begin, end = head, len(old) - tail
+    begin = _common_prefix(old, new)
+    end = len(old) - _common_prefix(old[begin:][::-1], new[begin:][::-1])
     if begin == end:
         begin, end = (begin - 1, end) if begin else (0, 1)
     return len(old[:begin].encode()), len(old[:end].encode())

@@ -68,27 +68,27 @@ class Unicode(StreamingStage):
     fix: Literal["ftfy", "none"] = "ftfy"
     """Repair by ftfy; its options follow, down to `form`."""
     unescape_html: Literal["auto", "always", "never"] = "auto"
-    """Entities become characters; `auto`: up to the first line that holds `<`. ftfy."""
+    """Entities become characters; `auto`: up to the first line that holds `<` (ftfy)."""
     fix_encoding: bool = True
-    """Repair text that was decoded in the wrong encoding, line by line. ftfy."""
+    """Repair text that was decoded in the wrong encoding, line by line (ftfy)."""
     restore_byte_a0: bool = True
-    """Take a space for the byte A0 where that makes mojibake readable. ftfy."""
+    """Take a space for the byte A0 where that makes mojibake readable (ftfy)."""
     replace_lossy_sequences: bool = True
-    """Repair mojibake with lost bytes to U+FFFD. ftfy."""
+    """Repair mojibake with lost bytes to U+FFFD (ftfy)."""
     decode_inconsistent_utf8: bool = True
-    """Repair mojibake within text that is none. ftfy."""
+    """Repair mojibake within text that is none (ftfy)."""
     fix_c1_controls: bool = True
-    """Read U+0080 to U+009F as Windows-1252 does. ftfy."""
+    """Read U+0080 to U+009F as Windows-1252 does (ftfy)."""
     fix_latin_ligatures: bool = False
-    """Ligatures become letters. ftfy."""
+    """Ligatures become letters (ftfy)."""
     fix_character_width: bool = False
-    """Full-width and half-width forms become usual ones; wrong for Chinese and Japanese. ftfy."""
+    """Full-width and half-width forms become usual ones; wrong for Chinese and Japanese (ftfy)."""
     uncurl_quotes: bool = False
-    """Curly quotation marks become straight. ftfy."""
+    """Curly quotation marks become straight (ftfy)."""
     fix_line_breaks: bool = False
-    """All line and paragraph separators become line feeds. ftfy."""
+    """All line and paragraph separators become line feeds (ftfy)."""
     remove_terminal_escapes: bool = True
-    """Remove sequences that colour terminals. ftfy."""
+    """Remove sequences that colour terminals (ftfy)."""
     remove_control_chars: bool = True
     """Remove control characters that are no blanks, byte order marks and a few deprecated ones;
     without ftfy, too."""
