@@ -102,8 +102,8 @@ class Warc(ExtractorParameters, WebSource):
     statuses: tuple[int, ...] = Field((200,), min_length=1)
     """HTTP status codes of pages."""
     content_types: tuple[str, ...] = Field(("text/html", "application/xhtml+xml"), min_length=1)
-    """Content types of pages; without one, a page that begins as HTML does is HTML. PDF, images, zip
-    and gzip (twice), by their first bytes, are no pages, nor what the crawler identified so."""
+    """Content types of pages; without one, a page that begins as HTML does is HTML. PDF, images,
+    zip and gzip (twice), by their first bytes, are no pages, nor what the crawler identified so."""
 
     def libraries(self) -> tuple[str, ...]:
         return (*super().libraries(), "brotli")
