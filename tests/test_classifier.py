@@ -181,7 +181,7 @@ def test_rows_in_the_worst_order_are_learned(inputs, tmp_path):
     assert report.held_out.accuracy > 0.9
 
 
-@pytest.mark.parametrize("options", [None, Shrink(True), Shrink(True, 500)])
+@pytest.mark.parametrize("options", [Shrink(), Shrink(True), Shrink(True, 500)])
 def test_training_twice_gives_the_same_bytes(inputs, tmp_path, options):
     for name in ("one", "two"):
         train_classifier(labelled(inputs), tmp_path / name, SMALL, split=Split(0.1), shrink=options)

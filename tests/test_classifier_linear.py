@@ -181,7 +181,7 @@ def test_groups_are_spread_with_their_labels_and_stay_whole():
     assert folds.of_group["a"] != folds.of_group["c"]
     assert folds.of_group["b"] != folds.of_group["d"]
     assert cut_folds(counts, 9, by_group=True).num == 5
-    assert cut_folds(Counter({("a", "0"): 3, ("a", "1"): 3}), 3, by_group=True).what == "texts"
+    assert cut_folds(Counter({("a", "0"): 3, ("a", "1"): 3}), 3, by_group=True).described == "texts"
 
 
 def test_three_labels_are_told_apart(tmp_path):

@@ -189,7 +189,6 @@ def train_command(
     from corpuskit.stages.annotators._fasttext import ClassifierSettings
 
     rows, split = _rows(options)
-    small = quantize or cutoff or max_size
     report = train_classifier(
         rows,
         output,
@@ -197,7 +196,7 @@ def train_command(
             **{field.name: options[field.name] for field in dataclasses.fields(ClassifierSettings)}
         ),
         split=split,
-        shrink=Shrink(bool(quantize), cutoff, max_size) if small else None,
+        shrink=Shrink(bool(quantize), cutoff, max_size),
         positive=positive,
         folds=folds,
         auto=auto,

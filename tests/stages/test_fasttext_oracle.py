@@ -151,7 +151,7 @@ def test_fasttext_itself_loads_a_calibrated_model(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
     ("scales", "problem"),
-    [([0], "out of bounds"), ([float("nan")], "out of bounds"), ([1] * 33, "has 33 places")],
+    [([0], "out of bounds"), ([float("nan")], "out of bounds"), ([1] * 33, "has 33 scales")],
 )
 def test_a_calibration_that_cannot_be_meant_is_refused(scales, problem, tmp_path):
     path = model(tmp_path / "model", 5, "no", dim=6, buckets=0)

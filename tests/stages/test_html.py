@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from corpuskit.stages.rewriters.html import PAGE, Html
-from corpuskit.stages.sources._containers import sure_text
+from corpuskit.stages.sources._containers import container_text
 from corpuskit.stages.sources._extract import ExtractorSettings, HtmlPage, extract_pages
 from tests.contract.strategies import plain, view
 
@@ -81,27 +81,27 @@ def test_mixed_takes_the_container_alone_and_cuts_its_tail(page):
 
 def test_mixed_keeps_the_lists_of_a_container():
     page = ARTICLE.replace("<h4>", f"<ul><li>It bends.</li></ul>{PROSE}<h4>")
-    assert "\u2022 It bends." in sure_text(page, False)
+    assert "\u2022 It bends." in container_text(page, False)
 
 
 def test_mixed_asks_trafilatura_where_nothing_is_plain():
     pytest.importorskip("trafilatura")
     page = f"<html><body>{TEASERS}<div><h1>Rivers</h1>{PROSE * 6}</div>{TEASERS}</body></html>"
-    assert sure_text(page, False) is None
+    assert container_text(page, False) is None
     wanted = extract_pages([HtmlPage(page.encode())], ExtractorSettings("trafilatura"))
     assert _mixed(page).encode() == wanted[0].text
 
 
 def test_mixed_never_takes_the_first_post_for_the_thread():
     posts = f"<div class=post-text>{PROSE * 30}</div>" * 3
-    assert sure_text(f"<body>{posts}</body>", False).count("The river") == 90
+    assert container_text(f"<body>{posts}</body>", False).count("The river") == 90
 
 
 def test_mixed_leaves_manuals_to_resiliparse():
     head = "<head><meta name=generator content='Doxygen 1.9'></head>"
     members = "<dl><dt><code>int f(int)</code></dt><dd>See also</dd></dl>" * 20
-    assert sure_text(f"{head}<body>{members}</body>", False).count("int f(int)") == 20
-    assert sure_text(f"<body>{TEASERS}</body>", False) is None
+    assert container_text(f"{head}<body>{members}</body>", False).count("int f(int)") == 20
+    assert container_text(f"<body>{TEASERS}</body>", False) is None
 
 
 def test_without_main_content_mixed_is_all_text():

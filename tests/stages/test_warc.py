@@ -297,7 +297,7 @@ def test_a_length_that_cuts_the_next_record_s_first_line_costs_only_its_own(tmp_
 
 
 def test_records_that_give_bytes_back_too_often_end_the_search(tmp_path, monkeypatch):
-    monkeypatch.setattr(records, "AGAIN_BYTES", 0)
+    monkeypatch.setattr(records, "REREAD_BYTES", 0)
     odd = record("resource", b"twelve bytes", Content_Length="9000")
     content = b"".join([odd] * 200)
     path = tmp_path / "a.warc.zst"

@@ -1,7 +1,7 @@
-"""What a classifier's file says beside its weights: how texts are normalised, and its calibration.
+"""The card of a classifier's file: how texts are normalised, and a calibration.
 
-In a fastText model it follows the last matrix, where the library does not look: it loads such
-a file, but knows nothing of the two.
+In a fastText model it follows the last matrix, where the library stops reading: it loads such a
+file, but applies neither.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ _LENGTH = struct.Struct("<I")
 STEPS = 50
 """Newton steps of a calibration; it takes about 8."""
 LEAST_SLOPE = 0.1
-"""Where held-out groups have one label each, what tells them apart may say nothing of labels: the
-slope would be 0 or less, and all scores alike or in reverse."""
+"""Where held-out groups have one label each, logits may say nothing of labels: the fitted slope is
+then 0 or negative, and scores would be equal or reversed."""
 
 
 @dataclass(frozen=True)
 class ModelCard:
-    """How a classifier treats texts and scores.
+    """The normalisation and calibration of a classifier.
 
     Attributes:
         normalize: names among NORMALIZATIONS.
@@ -98,14 +98,14 @@ def parse_normalization(text: str) -> tuple[str, ...]:
 
 
 def append_card(path: Path, card: ModelCard) -> None:
-    """Append a card to a fastText model; nothing if it says nothing."""
+    """Append a card to a fastText model, unless it is the default one."""
     if card != ModelCard():
         content = json.dumps(card.to_dict()).encode()
         with path.open("ab") as file:
             file.write(content + _LENGTH.pack(len(content)) + _END)
 
 
-def card_behind(content: Any, end: int, labels: int) -> tuple[ModelCard, int]:
+def read_card(content: Any, end: int, labels: int) -> tuple[ModelCard, int]:
     """Return the card after a fastText model that ends at `end`, and where that ends.
 
     Raises:
@@ -151,12 +151,12 @@ def fit_calibration(logits: Float64s, truth: Int64s) -> tuple[float, tuple[float
 
 def _likeliest(design: Float64s, targets: Float64s, theta: Float64s, first: int) -> Float64s:
     """Return the parameters of the least cross-entropy, those before `first` as given; Newton."""
-    theta, some = theta.copy(), design[:, :, first:]
+    theta, free = theta.copy(), design[:, :, first:]
     for _ in range(STEPS):
         shares = _softmax(design @ theta)
-        gradient = np.einsum("nlp,nl->p", some, shares - targets)
-        mean = np.einsum("nlp,nl->np", some, shares)
-        hessian = np.einsum("nlp,nl,nlq->pq", some, shares, some) - mean.T @ mean
+        gradient = np.einsum("nlp,nl->p", free, shares - targets)
+        mean = np.einsum("nlp,nl->np", free, shares)
+        hessian = np.einsum("nlp,nl,nlq->pq", free, shares, free) - mean.T @ mean
         step = np.linalg.solve(hessian + 1e-6 * np.eye(len(gradient)), gradient)
         step *= min(1.0, 2.0 / max(float(np.abs(step).max()), 1e-12))
         theta[first:] -= step

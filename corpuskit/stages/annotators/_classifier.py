@@ -1,4 +1,4 @@
-"""Labelled rows in, a fastText model and its accuracy out: `corpuskit classifier`."""
+"""Trains and evaluates classifiers: `corpuskit classifier`."""
 
 from __future__ import annotations
 
@@ -52,9 +52,9 @@ if TYPE_CHECKING:
 
 NO_SPLIT = Split()
 CARD_BYTES = 300
-"""Room for a card of a few labels after a fastText model."""
+"""At most what a card of a few labels takes after a fastText model."""
 TRIES = 5
-"""Times that rows are cut off again until a model fits its budget; the first guess mostly does."""
+"""A model is quantized at most this often until it fits; the first estimate mostly does."""
 
 
 @dataclass(frozen=True)
@@ -94,13 +94,16 @@ class Shrink:
             raise UsageError(f"cutoff {self.cutoff:,} has no effect alone. Add --quantize.")
 
 
+NO_SHRINK = Shrink()
+
+
 def train_classifier(
     rows: Iterable[LabelledRow],
     output: Path,
     settings: ClassifierSettings,
     *,
     split: Split = NO_SPLIT,
-    shrink: Shrink | None = None,
+    shrink: Shrink = NO_SHRINK,
     positive: str = "",
     folds: int = 0,
     auto: bool = False,
@@ -117,7 +120,7 @@ def train_classifier(
         output: the model; `.ftz` by custom for a quantized one.
         settings: see `ClassifierSettings`.
         split: rows to judge instead of learning from; `by_group` is for the folds, too.
-        shrink: how to make the model small; None leaves it as trained.
+        shrink: how to make the model small; by default it stays as trained.
         positive: label whose calibration and ROC area to report; empty for the best one's.
         folds: parts of the training rows held out in turn, to calibrate scores and to choose among
             candidates; 0 leaves scores as the model gives them.
@@ -139,7 +142,7 @@ def train_classifier(
         work = _Trainer(shrink, Path(scratch), progress, verbose)
         if folds:
             assignment = cut_folds(counts, folds, split.by_group)
-            progress(f"{assignment.num} parts of the {assignment.what} are held out in turn")
+            progress(f"{assignment.num} parts of the {assignment.described} are held out in turn")
             judge_settings = functools.partial(_predict_held_out, learned, labels, assignment, work)
             if auto:
                 settings, predictions, tried = choose(settings, judge_settings, positive, progress)
@@ -158,9 +161,9 @@ def train_classifier(
 
 @dataclass(frozen=True)
 class _Trainer:
-    """How, and where, models are made."""
+    """How models are made, and a folder for temporary files."""
 
-    shrink: Shrink | None
+    shrink: Shrink
     scratch: Path
     progress: Callable[[str], None]
     verbose: int
@@ -194,7 +197,7 @@ def _fit_linear(
     work: _Trainer,
 ) -> None:
     """Train and write a linear model; the file appears whole or not at all."""
-    grams = grams_of(settings, labels, work.shrink.max_bytes if work.shrink else 0)
+    grams = grams_of(settings, labels, work.shrink.max_bytes)
     grams_by_row, truth = count_rows(rows, labels, grams, card.modes)
     model = fit_linear(grams_by_row, truth, labels, grams, card, settings.min_count)
     output.parent.mkdir(parents=True, exist_ok=True)
@@ -221,27 +224,25 @@ def _fit_fasttext(
     if card.shifts:
         by_label = dict(zip(labels, card.shifts, strict=True))
         card = dataclasses.replace(card, shifts=tuple(by_label[name] for name in model.labels))
-    if work.shrink is not None:
-        _make_small(model, lines, settings, work.shrink, output, card, work)
-    else:
+    if work.shrink == NO_SHRINK:
         model.save(output, card)
+    else:
+        _make_small(model, lines, settings, output, card, work)
 
 
 def _make_small(
     model: TrainedModel,
     lines: Path,
     settings: ClassifierSettings,
-    shrink: Shrink,
     output: Path,
     card: ModelCard,
     work: _Trainer,
 ) -> None:
     """Quantize and write a model; with a limit, cut rows off until the file is small enough."""
-    trained_file, small = lines.with_name("whole.bin"), lines.with_name("small.ftz")
+    shrink = work.shrink
+    trained_file, small = lines.with_name("trained.bin"), lines.with_name("small.ftz")
     if shrink.max_bytes:
         model.save(trained_file)
-    elif not shrink.quantize:
-        return model.save(output, card)
     cutoff = shrink.cutoff
     if shrink.max_bytes and model.size_bytes(model.rows, is_cut=False) > shrink.max_bytes:
         cutoff = _fitting_rows(model, shrink.max_bytes)
@@ -347,14 +348,14 @@ def _scalar(text: str) -> str:
 
 
 # ----------------------------------------------------------------------
-# How good a classifier is: accuracy, what is taken for what, calibration, and a threshold.
+# How good a classifier is: accuracy, confusions, calibration, and a threshold.
 
 BINS = 10
 
 
 @dataclass(frozen=True)
 class LabelScore:
-    """How well one label is found; `num_docs` have it, `num_predicted` were given it."""
+    """Figures of one label: `num_docs` rows have it, of `num_predicted` it was predicted."""
 
     label: str
     num_docs: int
@@ -377,7 +378,7 @@ class GroupScore:
 class Bin:
     """Documents with a score from `low` to below `high` (the last bin includes 1).
 
-    `mean_score` is what the model says, `right_ratio` what is true of them.
+    `mean_score` is their mean score, `right_ratio` the share whose label is right.
     """
 
     low: float
@@ -499,7 +500,7 @@ def judge(model: TextClassifier, rows: Iterable[LabelledRow], positive: str = ""
     true: list[str] = []
     best: list[str] = []
     groups: list[str] = []
-    tops, scores = [np.empty(0)], [np.empty(0)]
+    best_batches, score_batches = [np.empty(0)], [np.empty(0)]
     while batch := list(islice(rows, BATCH)):
         num = len(model.labels) if label else 1
         predictions = model.predict(buffers([row.text for row in batch]), num, strip=True)
@@ -507,13 +508,14 @@ def judge(model: TextClassifier, rows: Iterable[LabelledRow], positive: str = ""
         true += [row.label for row in batch]
         groups += [row.group for row in batch]
         best += [model.labels[rank] if rank >= 0 else "" for rank in ranks]
-        tops.append(predictions.scores[:, 0])
-        scores.append(model.scores_of(predictions, label) if label else predictions.scores[:, 0])
+        best_scores = predictions.scores[:, 0]
+        best_batches.append(best_scores)
+        score_batches.append(model.scores_of(predictions, label) if label else best_scores)
     numbers = None
     if model.bounds and any(true):  # texts without labels are scored, too
         numbers = np.array([number_of(name) for name in true])
-    tops, scores = [np.concatenate(tops)], [np.concatenate(scores)]
-    return Judgements(true, best, groups, tops[0], scores[0], positive, numbers)
+    all_best, scores = np.concatenate(best_batches), np.concatenate(score_batches)
+    return Judgements(true, best, groups, all_best, scores, positive, numbers)
 
 
 def evaluate(predictions: Judgements) -> ClassifierEvaluation | RegressionEvaluation:
@@ -593,13 +595,13 @@ def tally(
 
 def calibrate(scores: Float64s, hits: Bools, label: str = "") -> Calibration:
     """Compare scores with the share of hits, in ten bins of equal width."""
-    places = np.minimum((np.clip(scores, 0, 1) * BINS).astype(np.int64), BINS - 1)
+    indices = np.minimum((np.clip(scores, 0, 1) * BINS).astype(np.int64), BINS - 1)
     bins = []
-    for place in range(BINS):
-        in_bin = places == place
+    for index in range(BINS):
+        in_bin = indices == index
         if in_bin.any():
             mean, share = float(scores[in_bin].mean()), float(hits[in_bin].mean())
-            bins.append(Bin(place / BINS, (place + 1) / BINS, int(in_bin.sum()), mean, share))
+            bins.append(Bin(index / BINS, (index + 1) / BINS, int(in_bin.sum()), mean, share))
     gaps = [bucket.num_docs * abs(bucket.mean_score - bucket.right_ratio) for bucket in bins]
     return Calibration(label, sum(gaps) / max(len(scores), 1), tuple(bins))
 

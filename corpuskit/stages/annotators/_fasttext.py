@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 
 AT_ONCE = 1024
-"""Texts whose means are in memory together."""
+"""Texts that are predicted at a time; so many rows of numbers are in memory."""
 
 DECIMALS = 4
 """Scores are rounded before they are stored or compared: builds of the library differ in the last
@@ -63,7 +63,7 @@ class Predictions:
     Attributes:
         ranks: (N, k) int32 into the model's labels; -1 where there are fewer than k.
         scores: (N, k) float64, rounded to 4 decimals; 0 where there are fewer than k.
-        empty: (N,) bool, whether nothing at all was left to look at.
+        empty: (N,) bool, whether a text has no bytes to predict from.
     """
 
     ranks: NDArray[np.int32]
@@ -170,7 +170,7 @@ class TextClassifier(abc.ABC):
         return np.where(predictions.ranks == rank, predictions.scores, 0.0).sum(axis=1)  # type: ignore[no-any-return]
 
     def rank_of(self, label: str) -> int:
-        """Return the place of `label` in `labels`.
+        """Return the index of `label` in `labels`.
 
         Raises:
             UsageError: the model does not have the label.
@@ -208,12 +208,12 @@ class FastTextModel(TextClassifier):
         if is_calibrated and model.features.word_ngrams == 1:
             if self._by_windows is None:
                 self._by_windows = LanguageModel(self.path, model, self.labels)
-            is_right = self._by_windows.predict(begins, ends, data, ranks, scores)
+            is_finite = self._by_windows.predict(begins, ends, data, ranks, scores)
         else:
             hidden, counts = self._means(begins, ends, data)
             first_bad = best_labels(hidden[:, : model.dim], counts, model.output, ranks, scores)
-            is_right = first_bad < 0
-        if not is_right:
+            is_finite = first_bad < 0
+        if not is_finite:
             self._fail()
         return None
 
@@ -270,12 +270,12 @@ def open_model(path: str | Path) -> TextClassifier:
         UsageError: there is no such file.
         DataError: it is neither a whole, supervised fastText model nor a linear one.
     """
-    place = Path(path).resolve()
+    resolved = Path(path).resolve()
     try:
-        stat = place.stat()
+        stat = resolved.stat()
     except FileNotFoundError:
         raise UsageError(f"{path}: there is no such model file.") from None
-    return _open(str(place), stat.st_mtime_ns, stat.st_size)
+    return _open(str(resolved), stat.st_mtime_ns, stat.st_size)
 
 
 @functools.lru_cache(maxsize=4)
@@ -287,11 +287,11 @@ def _open(path: str, modified_ns: int, size_bytes: int) -> TextClassifier:
 def _without_newlines(
     begins: NDArray[np.int64], ends: NDArray[np.int64], data: NDArray[np.uint8]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.uint8]]:
-    """Return the texts as they are when newlines are left out."""
+    """Return the texts without newlines."""
     first, last = int(begins.min(initial=0)), int(ends.max(initial=0))
     is_kept = data[first:last] != ord("\n")
-    places = np.concatenate(([0], np.cumsum(is_kept)))
-    return places[begins - first], places[ends - first], frozen(data[first:last][is_kept])
+    moved_to = np.concatenate(([0], np.cumsum(is_kept)))
+    return moved_to[begins - first], moved_to[ends - first], frozen(data[first:last][is_kept])
 
 
 @dataclass(frozen=True)
@@ -319,7 +319,7 @@ class ClassifierSettings:
 
     @property
     def card(self) -> ModelCard:
-        """What a model made by these says of itself, before it is calibrated."""
+        """The card of a model trained by these settings, before it is calibrated."""
         return ModelCard(parse_normalization(self.normalize))
 
     def __post_init__(self) -> None:
@@ -437,7 +437,7 @@ def train(lines: Path, settings: ClassifierSettings, *, verbose: int = 0) -> Tra
 
     Args:
         lines: one text per line; their order matters and should be random.
-        settings: see `Settings`.
+        settings: see `ClassifierSettings`.
         verbose: 2 draws fastText's own progress bar on standard error.
 
     Raises:
@@ -472,7 +472,7 @@ def train(lines: Path, settings: ClassifierSettings, *, verbose: int = 0) -> Tra
 def training_line(text: str, label: str, modes: int = 0) -> str:
     """Return one line of a training file, normalised as the stages will.
 
-    What fastText would take for a label or for the end of the line is broken up.
+    Words that fastText takes for a label or for the end of the line get a space inside.
 
     Raises:
         DataError: the label is empty or has white space in it.

@@ -1,4 +1,4 @@
-"""Parts of labelled rows that are held out in turn: to calibrate scores, and to choose a model."""
+"""Cross-validation on labelled rows: to calibrate scores, and to choose a model."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def number_of(label: str) -> float:
 
 @dataclass(frozen=True)
 class Folds:
-    """Which part a row belongs to: its group's, or without groups one by the hash of its text."""
+    """Which fold a row belongs to: that of its group or, without groups, of its text's hash."""
 
     num: int
     of_group: dict[str, int]
@@ -98,7 +98,7 @@ class Folds:
         return int(hashed_share(row.text) * self.num)
 
     @property
-    def what(self) -> str:
+    def described(self) -> str:
         return f"{len(self.of_group)} groups" if self.of_group else "texts"
 
 
@@ -143,7 +143,7 @@ def grams_of(
 def count_rows(
     rows: Iterable[LabelledRow], labels: tuple[str, ...], grams: GramSettings, modes: int
 ) -> tuple[Counted, Float64s]:
-    """Return the n-grams of N rows, and what is true of them: places in `labels`, or numbers.
+    """Return the n-grams of N rows, and their truth: indices into `labels`, or numbers.
 
     Memory: about 8 bytes for each different n-gram of a text, two to three times the text.
     """
@@ -158,7 +158,7 @@ def count_rows(
 
 
 def truth_of(rows: Sequence[LabelledRow], labels: tuple[str, ...]) -> list[float]:
-    """Return the place in `labels` of each row's label, or its number."""
+    """Return the index in `labels` of each row's label, or its number."""
     if labels == (NUMBER,):
         return [number_of(row.label) for row in rows]
     return [labels.index(row.label) for row in rows]
@@ -171,7 +171,7 @@ class CrossPredictions:
     Attributes:
         labels: L of them.
         logits: (N, L), or numbers (N, 1).
-        truth: (N,) places in `labels`, or numbers.
+        truth: (N,) indices into `labels`, or numbers.
         folds: (N,) the fold of each text.
     """
 
@@ -241,7 +241,7 @@ def cross_fit(
 
 
 # ----------------------------------------------------------------------
-# Which of several settings does best on what was held out.
+# Choice of the settings that do best on held-out rows.
 
 
 @dataclass(frozen=True)
@@ -329,9 +329,10 @@ def explained(scores: Float64s, numbers: Float64s) -> float:
 
 def roc_area(scores: Float64s, hits: Bools) -> float | None:
     """Return the area under the ROC curve (Mann-Whitney; ties count half), None for one class."""
-    ones, zeros = int(hits.sum()), int((~hits).sum())
-    if not ones or not zeros:
+    positives, negatives = int(hits.sum()), int((~hits).sum())
+    if not positives or not negatives:
         return None
-    _, places, counts = np.unique(scores, return_inverse=True, return_counts=True)
-    ranks = (np.cumsum(counts) - (counts - 1) / 2)[places]  # from 1; ties share the mean rank
-    return float((ranks[hits].sum() - ones * (ones + 1) / 2) / (ones * zeros))
+    _, inverse, counts = np.unique(scores, return_inverse=True, return_counts=True)
+    ranks = (np.cumsum(counts) - (counts - 1) / 2)[inverse]  # from 1; ties share the mean rank
+    rank_sum = ranks[hits].sum() - positives * (positives + 1) / 2
+    return float(rank_sum / (positives * negatives))

@@ -1,4 +1,4 @@
-"""Labelled rows for `corpuskit classifier`: reading them, setting some aside, shuffling lines."""
+"""Labelled rows for `corpuskit classifier`: read, split, and shuffled."""
 
 from __future__ import annotations
 
@@ -75,11 +75,11 @@ class Labelled:
 
 @dataclass(frozen=True)
 class Split:
-    """Which rows are set aside to judge by; the same for training and judging.
+    """Which rows are held out of training, to judge the model by.
 
     Attributes:
         share: of the texts, or with `by_group` of the groups, chosen by their hash, so that copies
-            of a text stay together, and a greater share holds out what a smaller one does.
+            of a text stay together, and a larger share includes all rows of a smaller one.
         by_group: hold out whole groups: what is learned about a source then cannot help.
         groups: hold out exactly these groups.
 
@@ -101,7 +101,6 @@ class Split:
         return self.share > 0 or bool(self.groups)
 
     def holds_out(self, row: LabelledRow) -> bool:
-        """Say whether a row is set aside."""
         if self.groups:
             return row.group in self.groups
         return is_held_out(row.group if self.by_group else row.text, self.share)
@@ -149,7 +148,6 @@ def _records(path: Path, columns: list[str]) -> Iterator[list[object]]:
 
 
 def _read_parquet(path: Path, columns: list[str]) -> Iterator[list[object]]:
-    import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
@@ -196,8 +194,6 @@ def _lines(path: Path) -> Iterator[list[object]]:
 
 
 def _raw_lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    import pyarrow as pa
-
     if not path.is_file():
         raise UsageError(f"{path}: there is no such file.")
     try:

@@ -42,16 +42,16 @@ if TYPE_CHECKING:
     Doubles = NDArray[np.float64]
 
 IN_QUESTION = 1e-3
-"""Share of a group's score that goes to other labels than its best, from which neighbours are
-asked: it is less in nearly all whole documents, which lose no time."""
+"""The neighbours' model runs if labels other than the best have more than this share of a group's
+score; nearly all whole documents have less, and cost no time."""
 
 NEAR_BYTES = 4096
-"""Bytes from the beginning of a text that the neighbours' model looks at."""
+"""Bytes from the beginning of a text that the neighbours' model reads."""
 
 
 @dataclass(frozen=True)
 class Neighbours:
-    """A group of near languages and what tells them apart.
+    """A group of similar languages, and the model that distinguishes them.
 
     Attributes:
         ranks: (G,) of its labels in the first model.
@@ -68,7 +68,7 @@ def near_files(path: str | Path) -> tuple[Path, ...]:
 
 
 class LanguageModel:
-    """What a calibrated model predicts with; used by one thread at a time.
+    """A calibrated model with those of its neighbours; for one thread at a time.
 
     Args:
         path: of the model.

@@ -79,7 +79,7 @@ def count_texts(begins: Int64s, ends: Int64s, data: Bytes, grams: GramSettings) 
 
 
 def concatenate(counts: list[Counted]) -> Counted:
-    """Concatenate rows."""
+    """Concatenate the rows of several counts."""
     sizes = [np.diff(count.bounds) for count in counts]
     return Counted(
         np.concatenate([[0], np.cumsum(np.concatenate(sizes))]),
@@ -89,7 +89,7 @@ def concatenate(counts: list[Counted]) -> Counted:
 
 
 def bits_of(buckets: int, outputs: int, max_bytes: int) -> int:
-    """Return the bits of a bucket's number so that all fit into a file of that size, 0 for any.
+    """Return the bits of a bucket's number for which a model fits into `max_bytes`; 0: no limit.
 
     Raises:
         UsageError: it would be too small for any model.
@@ -115,8 +115,8 @@ def fit_linear(
     """Learn from N rows.
 
     Args:
-        truth: (N,) places in `labels`, or numbers where the one label is NUMBER.
-        min_count: n-grams in fewer texts are not looked at.
+        truth: (N,) indices into `labels`, or numbers where the one label is NUMBER.
+        min_count: n-grams in fewer texts are ignored.
 
     Raises:
         DataError: no n-gram is frequent enough.
@@ -131,6 +131,7 @@ def fit_linear(
         raise DataError(f"texts: no n-gram occurs in {min_count} of them. Lower --min-count.")
     idf = (np.log((1 + len(truth)) / (1 + frequencies[columns])) + 1).astype(np.float16)
     matrix = matrix[:, columns] @ sparse.diags(idf.astype(np.float64))
+    # Rows of length 1 make scores nearly independent of the length of texts.
     lengths = np.sqrt(matrix.multiply(matrix).sum(axis=1)).A1
     matrix = sparse.diags(1 / np.maximum(lengths, 1e-30)) @ matrix
     is_number = labels == (NUMBER,)
@@ -157,7 +158,7 @@ def _minimise(matrix: Any, targets: Float64s, is_number: bool) -> Float64s:
 
     shape = (matrix.shape[1] + 1, targets.shape[1])
     transposed = matrix.T.tocsr()
-    # Numbers: as much of the loss as among probabilities, whatever their scale.
+    # The loss of numbers is scaled by their variance, so that STRENGTH suits any unit.
     scale = float(targets.var()) or 1.0 if is_number else 1.0
 
     def loss(flat: Float64s) -> tuple[float, Float64s]:
@@ -186,7 +187,6 @@ def _minimise(matrix: Any, targets: Float64s, is_number: bool) -> Float64s:
 
 
 def write_linear(path: Path, model: LinearWeights) -> None:
-    """Write a model to a file."""
     header = {
         "labels": model.labels,
         "grams": model.grams,

@@ -25,7 +25,7 @@ LabelText = Annotated[
 EMBEDDED = "embedded"
 
 BYTES_PER_SECOND = 50e6
-"""Text that one core scores with a model that fits its cache."""
+"""Text that one core scores by a model that fits its cache."""
 
 
 class ScoringStage(StreamingStage):
@@ -42,7 +42,7 @@ class ScoringStage(StreamingStage):
     max_bytes: int | None = Field(None, ge=16)
     """Look only at this many bytes from the beginning, for speed; null looks at the whole text."""
     newlines: Literal["space", "drop"] = "space"
-    """What stands for a newline; `drop` glues two words together, as datatrove's filter does."""
+    """What replaces a newline; `drop` glues two words together, as datatrove's filter does."""
     measures: bool = False
     """Also store what every rule measured, so that bounds can be tuned without another run."""
 

@@ -47,7 +47,7 @@ class Unigrams:
 
 
 def lower_records(lexicon: Lexicon, first: int) -> list[str]:
-    """Return the words of a lexicon from one on, in lower case."""
+    """Return the words of a lexicon from number `first` on, in lower case."""
     bounds = lexicon.starts[first:].tolist()
     data = lexicon.data[bounds[0] : bounds[-1]].tobytes()
     return [
@@ -60,7 +60,7 @@ def lower_records(lexicon: Lexicon, first: int) -> list[str]:
 def open_unigrams(path: str) -> Unigrams:
     """Return the table of a file of lines `word,count`, as `corpuskit unigrams` writes it.
 
-    Lines whose count is no number are passed over (a heading).
+    Lines whose count is not a number, such as a heading, are skipped.
 
     Raises:
         UsageError: there is no such file.

@@ -38,7 +38,7 @@ is 0."""
 UND_BELOW = 0.5
 """Least score of a label of the embedded model: below it, another language is as likely."""
 
-# The labels of the embedded model, here so that a wrong code is found before anything runs.
+# The labels of the embedded model, here so that plans are checked without opening it.
 LANGUAGES = frozenset(
     """af als am ar arz ast az azb bcl be bg bh bn bo br bs ca cbk ceb co cs cv cy da de dsb dv el
     en eo es et eu fa fi fo fr fy ga gd gl gn gu gv ha he hi hr hsb ht hu hy ia id ig ilo io is
@@ -60,11 +60,10 @@ class Language(StreamingStage):
     openly licensed text; docs/langid.md has its accuracy and weaknesses) are calibrated: of texts
     with a score of 0.8, short or long, about 80 % have that label; and it is no more than the share
     of the text that is not clearly in another language, so a text that is half English and half
-    German is dropped by the default. Other models' are as they come, mostly too high for short
-    texts. The embedded model and lid.176 use the same labels: ISO 639-1
-    where it has the language, else those of Wikipedia. GlotLID's and OpenLID's are like `hun_Latn`.
-    Parameters may name a language by any of its codes (docs/languages.md). Newlines count as
-    spaces.
+    German is dropped by the default. Scores of other models are not calibrated, and mostly too high
+    for short texts. The embedded model and lid.176 use the same labels: ISO 639-1 where it has the
+    language, else those of Wikipedia. GlotLID's and OpenLID's are like `hun_Latn`. Parameters may
+    name a language by any of its codes (docs/languages.md). Newlines count as spaces.
 
     `accept: datatrove` decides as datatrove does: any listed language whose score is above (not at)
     its minimum keeps a document, even if it is not the best. With minima of 0.5 and more, the two
@@ -136,7 +135,7 @@ class Language(StreamingStage):
         return frozenset(name.removeprefix(PREFIX) for name in _fasttextfile.labels_of(self._path))
 
     def _kept_labels(self, labels: Collection[str]) -> list[str]:
-        """Return the labels that `keep` lists, by whatever codes."""
+        """Return the labels that the codes in `keep` mean."""
         return sorted({label for c in self.keep or () for label in self._meant("keep", c, labels)})
 
     def _meant(self, parameter: str, code: str, labels: Collection[str]) -> tuple[str, ...]:
@@ -157,11 +156,12 @@ class Language(StreamingStage):
         its best; and as `und` if a minimum is less than what a label takes.
         """
         labels = self._labels()
-        least = min([self.min_score, *self._bounds(labels).values()])
-        is_best = self.accept == "best" or least >= 0.5
+        lowest = min([self.min_score, *self._bounds(labels).values()])
+        is_best = self.accept == "best" or lowest >= 0.5
         kept = frozenset(self._kept_labels(labels)) if self.keep and is_best else labels
-        empty = least <= 0 and not (self.keep and is_best)
-        return {"label": kept | ({UNDETERMINED} if empty or least < self._und else frozenset())}
+        keeps_empty = lowest <= 0 and not (self.keep and is_best)
+        may_be_und = keeps_empty or lowest < self._und
+        return {"label": kept | ({UNDETERMINED} if may_be_und else frozenset())}
 
     def files(self) -> tuple[str, ...]:
         given = [self.min_scores] if isinstance(self.min_scores, str) else []
@@ -176,16 +176,16 @@ class Language(StreamingStage):
         return best | {"labels": pa.list_(pa.string()), "scores": pa.list_(pa.float64())}
 
     def cost(self, volume: Volume, pass_name: str = "") -> Cost:
-        seen = volume.text_bytes
+        scored_bytes = volume.text_bytes
         if self.max_bytes is not None:
-            seen = min(seen, volume.documents * self.max_bytes)
+            scored_bytes = min(scored_bytes, volume.documents * self.max_bytes)
         columns = volume.documents * 8 * self.top_k
         resident = sum(map(resident_bytes, (self._path, *near_files(self._path))))
-        return Cost(cpu_seconds=seen / 50e6, resident_bytes=resident, disk_bytes=columns)
+        return Cost(cpu_seconds=scored_bytes / 50e6, resident_bytes=resident, disk_bytes=columns)
 
     def apply(self, view: View) -> Outcome:
         model = open_model(self._path)
-        least = self._least(model)
+        min_scores = self._min_scores(model)
         others = self.accept == "datatrove" and self.keep is not None
         num = max(len(model.labels) if others else 1, self.top_k)
         predictions = model.predict(view.text, num, max_bytes=self.max_bytes)
@@ -193,10 +193,10 @@ class Language(StreamingStage):
         listed = np.ones(view.num_docs, np.bool_)
         if self.keep is not None:
             listed = np.isin(best, list(map(model.rank_of, self._kept_labels(model.labels))))
-        kept = self._kept(model, predictions, least)
+        kept = self._kept(model, predictions, min_scores)
         codes = np.where(kept, 0, np.where(listed, 2, 1)).astype(np.uint8)
-        clear = np.where(scores < self._und, -1, best).astype(np.int32)
-        columns = {"label": _names(model, clear), "score": pa.array(scores)}
+        shown = np.where(scores < self._und, -1, best).astype(np.int32)
+        columns = {"label": _names(model, shown), "score": pa.array(scores)}
         if self.top_k > 1:
             columns |= _lists(
                 model, predictions.ranks[:, : self.top_k], predictions.scores[:, : self.top_k]
@@ -210,23 +210,23 @@ class Language(StreamingStage):
         )
 
     def _kept(
-        self, model: TextClassifier, predictions: Predictions, least: NDArray[np.float64]
+        self, model: TextClassifier, predictions: Predictions, min_scores: NDArray[np.float64]
     ) -> NDArray[np.bool_]:
         """Return which documents stay."""
         strict = self.accept == "datatrove"
-        looked = predictions.ranks if strict and self.keep is not None else predictions.ranks[:, :1]
-        scores = predictions.scores[:, : looked.shape[1]]
-        enough = scores > least[looked] if strict else scores >= least[looked]
+        ranks = predictions.ranks if strict and self.keep is not None else predictions.ranks[:, :1]
+        scores = predictions.scores[:, : ranks.shape[1]]
+        passes = scores > min_scores[ranks] if strict else scores >= min_scores[ranks]
         if self.keep is not None:
-            enough &= np.isin(looked, list(map(model.rank_of, self._kept_labels(model.labels))))
-        return np.asarray(enough.any(axis=1), np.bool_)
+            passes &= np.isin(ranks, list(map(model.rank_of, self._kept_labels(model.labels))))
+        return np.asarray(passes.any(axis=1), np.bool_)
 
-    def _least(self, model: TextClassifier) -> NDArray[np.float64]:
+    def _min_scores(self, model: TextClassifier) -> NDArray[np.float64]:
         """Return the least score of each label of the model, that of `und` last."""
-        least = np.full(len(model.labels) + 1, self.min_score)
+        min_scores = np.full(len(model.labels) + 1, self.min_score)
         for label, bound in self._bounds(model.labels).items():
-            least[model.rank_of(label)] = bound
-        return least
+            min_scores[model.rank_of(label)] = bound
+        return min_scores
 
     def _bounds(self, labels: Collection[str]) -> Mapping[str, float]:
         """Return label -> least score, of those that have one of their own."""
@@ -240,7 +240,7 @@ class Language(StreamingStage):
             meant = self._meant("min_scores", code, labels)
             for label in meant:
                 if len(meant) > 1 and label in codes:
-                    continue  # a code that is a label says more than one that means several
+                    continue  # the bound of the label itself wins over that of a code for several
                 if label in bounds:
                     problem = f"min_scores: {code!r} and another code are both the label {label!r}."
                     raise UsageError(f"{problem} Remove one.")

@@ -35,9 +35,9 @@ class Perplexity(StreamingStage):
     images, lists of codes and other languages score high, boilerplate of common words low: look at
     what scores how before you set a bound. Documents without a word have no value, and stay.
 
-    A KenLM file (`.arpa`, `.bin`, `.binary`, `.klm`; needs `pip install kenlm`) is asked line by
-    line, with the beginning and end of a sentence; the perplexity is 10 to the power of minus the
-    mean log10 probability, ends included, as in CCNet. Give the SentencePiece model that its
+    A KenLM file (`.arpa`, `.bin`, `.binary`, `.klm`; needs `pip install kenlm`) scores texts line
+    by line, with the beginning and end of a sentence; the perplexity is 10 to the power of minus
+    the mean log10 probability, ends included, as in CCNet. Give the SentencePiece model that its
     training text was split by, if there was one.
 
     Source: Common Pile (Kandpal et al. 2025, perplexity_tagger.py): a unigram model; its cut at a
@@ -72,7 +72,7 @@ class Perplexity(StreamingStage):
     """Path of the SentencePiece model whose pieces are the words of a KenLM file; null: words are
     split at whitespace."""
     lower: bool = False
-    """Ask a KenLM file for texts in lower case."""
+    """Score texts in lower case by a KenLM file."""
     measures: bool = False
     """Also store what every rule measured, so that bounds can be tuned without another run."""
 

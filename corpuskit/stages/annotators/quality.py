@@ -73,16 +73,19 @@ class Quality(ScoringStage):
         return [*super().named_labels(), *list_labels]
 
     def apply(self, view: View) -> Outcome:
-        model, best, scores = self.score(view.text)
-        fails = self._fails(model, best, scores)
+        model, predictions, scores = self.score(view.text)
+        fails = self._fails(model, predictions, scores)
         codes = np.zeros(view.num_docs, np.uint8)
         for code, rule in enumerate(self.rules, start=1):
             codes[fails[rule] & (codes == 0)] = code
+        # 1 where a rule without one bound fails or, for `empty`, would fail in a filter.
+        measured = {rule: failed.astype(np.float64) for rule, failed in fails.items()}
+        measured |= {"empty": predictions.empty.astype(np.float64), "score": scores}
         return Outcome(
             codes=codes,
             values=np.where(codes == 2, scores, np.nan),
-            columns={"score": pa.array(scores), "label": best_labels(model, best)},
-            measures=_measures(fails, best, scores) if self.measures else {},
+            columns={"score": pa.array(scores), "label": best_labels(model, predictions)},
+            measures=measured if self.measures else {},
         )
 
     def fails(self, rule: str, values: Float64s) -> Bools:
@@ -97,27 +100,19 @@ class Quality(ScoringStage):
         return any(bound is not None for bound in bounds)
 
     def _fails(
-        self, model: TextClassifier, best: Predictions, scores: Float64s
+        self, model: TextClassifier, predictions: Predictions, scores: Float64s
     ) -> dict[str, Bools]:
         """Return for each rule which documents break it."""
-        zeros = np.zeros(len(scores), np.bool_)
+
+        def reaches_any(bounds: Mapping[str, float]) -> Bools:
+            """Return which documents have one of the labels with at least its score."""
+            reaches = [model.scores_of(predictions, label) >= low for label, low in bounds.items()]
+            return np.logical_or.reduce(reaches)  # type: ignore[no-any-return]
+
+        none = np.zeros(len(scores), np.bool_)
         return {
-            "empty": best.empty if self._filters() else zeros,
-            "score": zeros if self.min_score is None else scores < self.min_score,
-            "keep_labels": ~_any(model, best, self.keep_labels) if self.keep_labels else zeros,
-            "remove_labels": _any(model, best, self.remove_labels) if self.remove_labels else zeros,
+            "empty": predictions.empty if self._filters() else none,
+            "score": none if self.min_score is None else scores < self.min_score,
+            "keep_labels": ~reaches_any(self.keep_labels) if self.keep_labels else none,
+            "remove_labels": reaches_any(self.remove_labels) if self.remove_labels else none,
         }
-
-
-def _measures(
-    fails: Mapping[str, Bools], best: Predictions, scores: Float64s
-) -> dict[str, Float64s]:
-    """Return the score; for rules without one bound, 1 where they fail or, if empty, may fail."""
-    flags = {rule: failed.astype(np.float64) for rule, failed in fails.items()}
-    return flags | {"empty": best.empty.astype(np.float64), "score": scores}
-
-
-def _any(model: TextClassifier, best: Predictions, bounds: Mapping[str, float]) -> Bools:
-    """Return which documents have one of the labels with at least its score."""
-    reaches = [model.scores_of(best, label) >= bound for label, bound in bounds.items()]
-    return np.logical_or.reduce(reaches)  # type: ignore[no-any-return]

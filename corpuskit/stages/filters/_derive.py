@@ -7,8 +7,8 @@ texts; those of `fineweb_quality` cut off a tenth of clean texts. Clean texts ar
 Stop words make up a share of all words or more. The least score of a language model is the median
 less the standard deviation, between 0.3 and 0.9 (section 4.2).
 
-Not published, and so decided here: average lengths become whole numbers outwards, a word holds a
-letter, and the share that makes a stop word is a parameter.
+Not published, and so decided here: average lengths are rounded to whole numbers outwards, a word
+holds a letter, and the share that makes a stop word is a parameter.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ MOST_STOP_WORDS = 255
 
 
 class Spread:
-    """How a measure is spread: counts in steps of 0.0001 up to 26.2, 2 MB for any number of values.
+    """Histogram of a measure: steps of 0.0001 up to 26.2, 2 MB for any number of values.
 
-    The same values in another order give the same figures.
+    The order of values does not change the figures.
     """
 
     def __init__(self) -> None:
@@ -51,7 +51,7 @@ class Spread:
         self._sum = self._squares = 0
 
     def add(self, values: ArrayLike) -> None:
-        """Count values; NaN is none."""
+        """Count values, without NaN."""
         numbers = np.asarray(values, np.float64)
         steps = np.clip(np.rint(numbers[~np.isnan(numbers)] / _STEP), 0, _BINS - 1).astype(np.int64)
         self._counts += np.bincount(steps, minlength=_BINS)
@@ -82,7 +82,7 @@ class Spread:
 
 @dataclasses.dataclass
 class Measured:
-    """What texts of one kind and language are like.
+    """Measures of the texts of one kind and language.
 
     Attributes:
         rules: rule of a filter -> its measure.

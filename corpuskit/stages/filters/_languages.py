@@ -23,7 +23,7 @@ from corpuskit.text.words import WordSplit, check_language, libraries
 
 LABEL = "language.label"
 UNKNOWN = "unknown_language"
-_PLACE = "{language}"
+_FIELD = "{language}"
 _LABEL = r"[\w-]+"
 OnUnknown = Literal["error", "drop", "keep", "defaults"]
 
@@ -52,9 +52,9 @@ class LanguageFilter(MeasuredFilter):
     """Folder with a file of parameters for each language, such as deu_Latn.yml (FineWeb2's shape),
     or a pattern such as configs/{language}.yml."""
     language_column: str = Field(LABEL, min_length=1)
-    """Column that tells the language of a document."""
+    """Column with the language of a document."""
     unknown_language: OnUnknown = "error"
-    """What becomes of a document whose language has no file; `defaults`: the parameters here."""
+    """What to do with a document whose language has no file; `defaults`: use those given here."""
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -67,11 +67,17 @@ class LanguageFilter(MeasuredFilter):
             needs_words: whether text is split by `words` and `language`.
 
         Raises:
-            ValueError: `per_language` does not do, or would fit no single bound that is tuned.
+            ValueError: `per_language` is a pattern that does not name a language once, in the name
+                of the file; or `measures` asks for bounds that differ by language.
             UsageError: the language cannot be split.
         """
         if self.per_language is not None:
-            check_pattern(self.per_language)
+            for pattern in _patterns(self.per_language):
+                if pattern.count(_FIELD) > 1 or _FIELD not in Path(pattern).name:
+                    raise ValueError(
+                        f"per_language: {self.per_language!r} must have {_FIELD} once, in the name "
+                        "of the file"
+                    )
             if self.measures:
                 raise ValueError(
                     "measures: bounds that depend on the language cannot be tuned. Leave out "
@@ -82,7 +88,7 @@ class LanguageFilter(MeasuredFilter):
         return self
 
     def files(self) -> tuple[str, ...]:
-        return () if self.per_language is None else language_files(self)
+        return tuple(sorted(map(str, self._checked_files().values())))
 
     def libraries(self) -> tuple[str, ...]:
         return libraries(self.words, self.language if self.per_language is None else None)
@@ -91,39 +97,118 @@ class LanguageFilter(MeasuredFilter):
         return () if self.per_language is None else (self.language_column,)
 
     def check(self, known: Known) -> None:
-        if self.per_language is not None:
-            check_labels(self, known)
+        """Check that every language that a document can have by then has a file that serves."""
+        if self.per_language is None:
+            return
+        files = self._checked_files()
+        check_strings(known, "language_column", self.language_column)
+        labels = known.values.get(self.language_column)
+        if labels is None:
+            return
+        for name in sorted(files.keys() - labels):
+            if full_name(name) is None:
+                hint = suggest(name, common_codes() | labels)
+                raise UsageError(f"per_language: {files[name]} is named after no language. {hint}")
+        without = {label for label in labels if file_of(self.per_language, label) is None}
+        if without == labels or (without and self.unknown_language == "error"):
+            remedy = (
+                "Add them, keep fewer languages, or set unknown_language to drop, keep or defaults"
+            )
+            if without == labels:
+                remedy = "Name the files as the language model names its labels"
+            raise UsageError(
+                f"per_language: {self.per_language} has no file for {listing(without)}, which "
+                f"{self.language_column} may be. {remedy}."
+            )
+        for label in sorted(labels - without):
+            self._for_language(label)
 
     def apply(self, view: View) -> Outcome:
         if self.per_language is None:
             return self.decide(view)
-        return decide_by_language(self, view)
+        codes = np.zeros(view.num_docs, np.uint8)
+        values, bounds = np.full(view.num_docs, np.nan), np.full(view.num_docs, np.nan)
+        for label, rows in rows_by_value(view.column(self.language_column)):
+            chosen = self._for_language(label)
+            if chosen is not None:
+                # A whole view keeps the facts that stages share.
+                outcome = chosen.decide(view if len(rows) == view.num_docs else view.select(rows))
+                assert outcome.codes is not None, "filters decide"
+                assert outcome.values is not None, "and say by which value"
+                codes[rows], values[rows] = outcome.codes, outcome.values
+                limits = np.array([np.nan, *map(chosen.threshold, chosen.rules)])
+                bounds[rows] = limits[outcome.codes]
+            elif self.unknown_language == "drop":
+                codes[rows] = self.rules.index(UNKNOWN) + 1
+        return Outcome(codes=codes, values=values, bounds=bounds)
 
+    def _checked_files(self) -> Mapping[str, Path]:
+        """Return label -> file; empty without `per_language`.
 
-def check_pattern(per_language: str) -> None:
-    """Check the parameter `per_language`.
+        Raises:
+            UsageError: there is none, two are for one language, or one is broken.
+        """
+        if self.per_language is None:
+            return {}
+        files = files_in(self.per_language)
+        for path in files.values():
+            changes = self._changes(content_of(path))
+            # Only of languages that occur it matters whether their words can be split.
+            if getattr(self, "variant", "datatrove") == "datatrove":
+                changes["words"] = "whitespace"
+            self._changed(changes, f"{path}: ")
+        return files
 
-    Raises:
-        ValueError: it is a pattern that does not name a language once, in the name of the file.
-    """
-    for pattern in _patterns(per_language):
-        if pattern.count(_PLACE) > 1 or _PLACE not in Path(pattern).name:
-            raise ValueError(
-                f"per_language: {per_language!r} must have {_PLACE} once, in the name of the file"
+    def _for_language(self, label: str | None) -> Self | None:
+        """Return the stage with the parameters of a language; None if there are none.
+
+        Raises:
+            UsageError: its file is broken, or it has none and that is an error.
+        """
+        assert self.per_language is not None, "checked by the caller"
+        path = file_of(self.per_language, label)
+        if path is not None:
+            content = content_of(path)
+            changes = self._changes(content)
+            if self.words == "spacy":
+                changes["language"] = content.get("language", label)
+            return self._changed(changes, f"{path}: ")
+        if self.unknown_language == "defaults":
+            return self._changed({}, "")
+        if self.unknown_language == "error":
+            raise UsageError(
+                f"per_language: no file for language {label!r} in {self.per_language}. Add it, or "
+                "set unknown_language to drop, keep or defaults."
             )
+        return None
 
+    def _changes(self, content: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the parameters that a file gives.
 
-def language_files(stage: LanguageFilter) -> tuple[str, ...]:
-    """Return the paths of all files of a folder or pattern, all of them checked.
+        A parameter that may be null is null where the file says 0 or less, as in the reference;
+        other keys of KEYS are for other stages.
+        """
+        changes: dict[str, Any] = {}
+        for key, name in self.keys.items():
+            if key in content:
+                value, field = content[key], type(self).model_fields[name]
+                may_be_null = type(None) in getattr(field.annotation, "__args__", ())
+                is_off = isinstance(value, int | float) and value <= 0 and may_be_null
+                changes[name] = None if is_off else value
+        return changes
 
-    Raises:
-        UsageError: there is none, two are for one language, or one is broken.
-    """
-    assert stage.per_language is not None, "asked by the caller"
-    files = files_in(stage.per_language)
-    for path in files.values():
-        _check_file(stage, path)
-    return tuple(sorted(map(str, files.values())))
+    def _changed(self, changes: Mapping[str, Any], path: str) -> Self:
+        """Return a copy with changes, for documents of one language.
+
+        Raises:
+            UsageError: a value is out of its bounds.
+        """
+        try:
+            return type(self)(**{**self.model_dump(), "per_language": None, **changes})
+        except ValidationError as error:
+            first = error.errors()[0]
+            name = ".".join(map(str, first["loc"]))
+            raise UsageError(f"{path}{name}: {first['msg']}, got {first['input']!r}.") from error
 
 
 def files_in(per_language: str, parameter: str = "per_language") -> Mapping[str, Path]:
@@ -134,7 +219,7 @@ def files_in(per_language: str, parameter: str = "per_language") -> Mapping[str,
     """
     files: dict[str, Path] = {}
     for pattern in _patterns(per_language):
-        before, _, after = pattern.partition(_PLACE)
+        before, _, after = pattern.partition(_FIELD)
         for name in glob.glob(f"{glob.escape(before)}*{glob.escape(after)}"):
             label = Path(name).name[len(Path(before + "x").name) - 1 :].removesuffix(after)
             if not re.fullmatch(_LABEL, label) or not Path(name).is_file():
@@ -152,159 +237,35 @@ def files_in(per_language: str, parameter: str = "per_language") -> Mapping[str,
     return files
 
 
-def check_labels(stage: LanguageFilter, known: Known) -> None:
-    """Check that every language that a document can have by then has a file that serves.
-
-    Raises:
-        UsageError: one has none, and that is an error, or its words cannot be split.
-    """
-    assert stage.per_language is not None, "asked by the caller"
-    files = files_in(stage.per_language)
-    for path in files.values():
-        _check_file(stage, path)
-    check_strings(known, "language_column", stage.language_column)
-    labels = known.values.get(stage.language_column)
-    if labels is None:
-        return
-    for name in sorted(files.keys() - labels):
-        if full_name(name) is None:
-            hint = suggest(name, common_codes() | labels)
-            raise UsageError(f"per_language: {files[name]} is named after no language. {hint}")
-    without = {label for label in labels if file_of(stage.per_language, label) is None}
-    if without == labels or (without and stage.unknown_language == "error"):
-        remedy = "Add them, keep fewer languages, or set unknown_language to drop, keep or defaults"
-        if without == labels:
-            remedy = "Name the files as the language model names its labels"
-        raise UsageError(
-            f"per_language: {stage.per_language} has no file for {listing(without)}, which "
-            f"{stage.language_column} may be. {remedy}."
-        )
-    for label in sorted(labels - without):
-        _stage_of(stage, label)
-
-
 def file_of(per_language: str, label: str | None) -> Path | None:
-    """Return the file for a label, or for what others call its language (`hu`, `hun_Latn`)."""
+    """Return the file for a label, by any code of its language (`hu`, `hun_Latn`)."""
     # A label comes from a column: it must not lead out of the folder.
     for name in names_of(label) if label and re.fullmatch(_LABEL, label) else ():
         for pattern in _patterns(per_language):
-            path = Path(pattern.replace(_PLACE, name))
+            path = Path(pattern.replace(_FIELD, name))
             if path.is_file():
                 return path
     return None
 
 
-def decide_by_language(stage: LanguageFilter, view: View) -> Outcome:
-    """Decide each document with the parameters of its language; outcomes come back in order.
-
-    Args:
-        stage: gives all parameters that a language's file does not.
-        view: has the column that tells the language; null is an unknown language.
-
-    Raises:
-        UsageError: a file is broken, or a document's language has none and that is an error.
-    """
-    codes = np.zeros(view.num_docs, np.uint8)
-    values, bounds = np.full(view.num_docs, np.nan), np.full(view.num_docs, np.nan)
-    for label, rows in rows_by_value(view.column(stage.language_column)):
-        chosen = _stage_of(stage, label)
-        if chosen is not None:
-            # A whole view keeps the facts that stages share.
-            outcome = chosen.decide(view if len(rows) == view.num_docs else view.select(rows))
-            assert outcome.codes is not None, "filters decide"
-            assert outcome.values is not None, "and say by which value"
-            codes[rows], values[rows] = outcome.codes, outcome.values
-            limits = np.array([np.nan, *map(chosen.threshold, chosen.rules)])
-            bounds[rows] = limits[outcome.codes]
-        elif stage.unknown_language == "drop":
-            codes[rows] = stage.rules.index(UNKNOWN) + 1
-    return Outcome(codes=codes, values=values, bounds=bounds)
-
-
 def is_pattern(path: str) -> bool:
-    """Return whether a path stands for a file per language: a folder, or with {language}."""
-    return _PLACE in path or Path(path).is_dir()
+    """Return whether a path names a file per language: it is a folder, or has {language}."""
+    return _FIELD in path or Path(path).is_dir()
 
 
 def _patterns(per_language: str) -> tuple[str, ...]:
     """Return patterns of file names; a folder holds `<label>.yml` or `.yaml` for each language."""
-    if _PLACE in per_language:
+    if _FIELD in per_language:
         return (per_language,)
     folder = Path(per_language)
-    return str(folder / f"{_PLACE}.yml"), str(folder / f"{_PLACE}.yaml")
-
-
-def _check_file(stage: LanguageFilter, path: Path) -> None:
-    changes = _changes(stage, content_of(path))
-    # Whether its words can be split is asked for languages that occur.
-    if getattr(stage, "variant", "datatrove") == "datatrove":
-        changes["words"] = "whitespace"
-    _validated(stage, changes, f"{path}: ")
-
-
-def _stage_of(stage: LanguageFilter, label: str | None) -> LanguageFilter | None:
-    """Return the stage with the parameters of a language; None if there are none."""
-    assert stage.per_language is not None, "asked for by the caller"
-    path = file_of(stage.per_language, label)
-    if path is not None:
-        return _with(stage, path, str(label))
-    if stage.unknown_language == "defaults":
-        return _validated(stage, {}, "")
-    if stage.unknown_language == "error":
-        raise UsageError(
-            f"per_language: no file for language {label!r} in {stage.per_language}. Add it, or set "
-            "unknown_language to drop, keep or defaults."
-        )
-    return None
-
-
-def _with(stage: LanguageFilter, path: Path, label: str) -> LanguageFilter:
-    given = content_of(path)
-    changes = _changes(stage, given)
-    if getattr(stage, "words", "") == "spacy":
-        changes["language"] = given.get("language", label)
-    return _validated(stage, changes, f"{path}: ")
-
-
-def _changes(stage: LanguageFilter, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the parameters that a file gives.
-
-    A parameter that may be null is null where the file says 0 or less, as in the reference; other
-    keys of KEYS are for other stages.
-    """
-    changes: dict[str, Any] = {}
-    fields = type(stage).model_fields
-    for key, name in stage.keys.items():
-        if key in given:
-            value = given[key]
-            off = isinstance(value, int | float) and value <= 0 and _nullable(fields[name])
-            changes[name] = None if off else value
-    return changes
-
-
-def _nullable(field: Any) -> bool:
-    return type(None) in getattr(field.annotation, "__args__", ())
-
-
-def _validated(stage: LanguageFilter, changes: Mapping[str, Any], place: str) -> LanguageFilter:
-    """Return a copy with changes, which decides alone.
-
-    Raises:
-        UsageError: a value is out of its bounds.
-    """
-    try:
-        return type(stage)(**{**stage.model_dump(), "per_language": None, **changes})
-    except ValidationError as error:
-        first = error.errors()[0]
-        name = ".".join(map(str, first["loc"]))
-        raise UsageError(f"{place}{name}: {first['msg']}, got {first['input']!r}.") from error
+    return str(folder / f"{_FIELD}.yml"), str(folder / f"{_FIELD}.yaml")
 
 
 def content_of(path: Path) -> Mapping[str, Any]:
     """Return what a language's file holds, read again when it has changed.
 
     Raises:
-        UsageError: it is no mapping of the keys that there are.
+        UsageError: it is no mapping, or has an unknown key.
     """
     stat = path.stat()
     return _read(path, stat.st_mtime_ns, stat.st_size)
@@ -314,12 +275,12 @@ def content_of(path: Path) -> Mapping[str, Any]:
 def _read(path: Path, modified: int, size_bytes: int) -> Mapping[str, Any]:
     """Return what a file holds; the last two arguments tell versions of it apart."""
     try:
-        given = yamlreader.load(path.read_text(encoding="utf-8"), str(path))
+        content = yamlreader.load(path.read_text(encoding="utf-8"), str(path))
     except UnicodeDecodeError as error:
         raise UsageError(f"{path}: byte {error.start} is not UTF-8.") from None
-    if not isinstance(given, dict):
-        raise UsageError(f"{path}: must map keys to values, got {type(given).__name__}.")
-    for key in given:
+    if not isinstance(content, dict):
+        raise UsageError(f"{path}: must map keys to values, got {type(content).__name__}.")
+    for key in content:
         if key not in KEYS:
             raise UsageError(f"{path}: has no key {key!r}. {suggest(str(key), KEYS)}")
-    return given
+    return content

@@ -54,7 +54,7 @@ def versions(paths: Iterable[str]) -> tuple[tuple[int, int], ...]:
 
 
 def file_of(entry: str) -> str | None:
-    """Return the path that a parameter's `@path` names, None if it is an entry itself."""
+    """Return the path in a parameter's `@path`, None if it is an entry itself."""
     return entry[len(FILE) :] if entry.startswith(FILE) else None
 
 

@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 
 class Rule(NamedTuple):
-    """One line of a filter's list: a document is dropped if a number is below or above a bound.
+    """A rule of a filter: a document is dropped if a number is below or above a threshold.
 
     Attributes:
         name: the reason in the ledger.
-        measure: what is measured; the name of the rule where empty.
-        below, above: parameter that is the bound; a rule without either is decided otherwise.
+        measure: name of the number; empty: the name of the rule.
+        below, above: the parameter that is the threshold; with neither, above 0 breaks the rule.
     """
 
     name: str
@@ -35,9 +35,9 @@ class Rule(NamedTuple):
 
 
 class MeasuredFilter(StreamingStage):
-    """A filter that is a list of rules and one function which measures documents.
+    """A filter that is a list of rules and one function that measures documents.
 
-    The rules are tried in order, and the first that fails gives the reason. A bound of null
+    The rules are tried in order, and the first that fails gives the reason. A threshold of null
     switches a rule off, and a measure of NaN never fails.
     """
 

@@ -39,9 +39,9 @@ class BadWords(StreamingStage):
     in lower case and must stand alone: no letter, digit or underscore next to it. In Japanese, Thai
     and Chinese it may be anywhere. An entry with a capital never matches.
 
-    `count` is the number of places where entries begin. A list knows no context: it drops medical
-    and legal text and keeps hatred in polite words, so look at the counts first (`max_count: null`
-    drops nothing).
+    `count` is the number of positions where entries begin. A list knows no context: it drops
+    medical and legal text and keeps hatred in polite words, so look at the counts first
+    (`max_count: null` drops nothing).
 
     Source: Raffel et al. 2020 (C4), section 2.2; equals datatrove 0.10.1's C4BadWordsFilter. There
     `keep_fraction` draws from a stream of random numbers, so what is kept depends on how the work
@@ -74,9 +74,9 @@ class BadWords(StreamingStage):
     allowlist: Literal["c4", "none"] = "c4"
     """`c4` takes four entries out of all lists that are common words in Japanese or Chinese."""
     max_count: int | None = Field(0, ge=0)
-    """Most places where an entry may begin; null drops nothing."""
+    """Most positions where an entry may begin; null drops nothing."""
     keep_fraction: float = Field(0.0, ge=0, le=1)
-    """Share of the documents with too many entries that stay all the same."""
+    """Share of the documents with too many entries that is kept nevertheless."""
     seed: int = Field(0, ge=0, lt=2**64)
     """Another seed lets other documents stay."""
     measures: bool = False
@@ -155,7 +155,7 @@ class BadWords(StreamingStage):
         values = counts.astype(np.float64)
         for row in np.flatnonzero(counts > self.max_count).tolist():
             if self._is_spared(view, row):
-                values[row] = np.nan  # whatever the bound is, this one is not dropped
+                values[row] = np.nan  # not dropped, whatever the bound is
         codes = (values > self.max_count).astype(np.uint8)
         measured = {_RULE: values} if self.measures else {}
         return Outcome(codes=codes, values=values, columns=columns, measures=measured)
@@ -181,7 +181,7 @@ class BadWords(StreamingStage):
             yield str(language), rows
 
     def _is_spared(self, view: View, row: int) -> bool:
-        """Return whether a document is among those that stay: by seed and text alone."""
+        """Return whether `keep_fraction` keeps a document, by seed and text alone."""
         if self.keep_fraction == 0:
             return False
         offsets, data = view.text

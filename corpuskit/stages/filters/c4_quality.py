@@ -128,7 +128,7 @@ class C4Quality(StreamingStage):
                 words = split(draft.offsets, draft.data)
                 facts[split] = words  # stripping took whitespace only: the words are the same
                 breaks = count_breaks(draft.offsets, draft.data, words)
-                self._count_again(draft, breaks)
+                self._count_by_line(draft, breaks)
                 num_sentences += breaks
             num_sentences[codes != 0] = np.nan
             codes[num_sentences < self.min_num_sentences] = _TOO_FEW
@@ -149,7 +149,7 @@ class C4Quality(StreamingStage):
         sentences = None
         if not self.split_paragraph:
             words = view.fact(splitter("spacy", self.language))
-            sentences = self._find_again(view.text, *sentence_edges(offsets, data, words))
+            sentences = self._with_unknown_edges(view.text, *sentence_edges(offsets, data, words))
         tests = LineTests(
             max_word_length=-1 if self.max_word_length is None else self.max_word_length,
             min_words=self.min_words_per_line or 0,
@@ -162,7 +162,7 @@ class C4Quality(StreamingStage):
         )
         return rewrite_lines(offsets, data, tests, sentences)
 
-    def _count_again(self, draft: LineDraft, breaks: Int64s) -> None:
+    def _count_by_line(self, draft: LineDraft, breaks: Int64s) -> None:
         """Count the documents that hold the word IS_ALPHA, as the reference does: line by line.
 
         Its tokenizer fails on that word; it then takes it out of the line and tries again.
@@ -176,10 +176,12 @@ class C4Quality(StreamingStage):
                     count = count_breaks(*self._split(line.replace(_BREAKS_SPACY, b"")))[0]
                 breaks[row] += count
 
-    def _find_again(self, text: Utf8, bounds: Int64s, edges: Int64s) -> tuple[Int64s, Int64s]:
-        """Find the sentences of documents that hold the word IS_ALPHA, as the reference does.
+    def _with_unknown_edges(
+        self, text: Utf8, bounds: Int64s, edges: Int64s
+    ) -> tuple[Int64s, Int64s]:
+        """Add the sentences of documents that hold the word IS_ALPHA, as the reference does.
 
-        It looks for them in the text without that word, and cuts the whole text at these places.
+        It looks for them in the text without that word, and cuts the whole text at these positions.
         """
         unknown = np.flatnonzero(edges[bounds[:-1]] == UNKNOWN)
         if len(unknown) == 0:
@@ -188,10 +190,10 @@ class C4Quality(StreamingStage):
         for row in unknown.tolist():
             content = text.row(row)
             offsets, data, words = self._split(content.replace(_BREAKS_SPACY, b""))
-            count, places = sentence_edges(offsets, data, words)
-            chars = np.searchsorted(_leads(data), places[: count[1] - 1])
-            leads = _leads(np.frombuffer(content, np.uint8))
-            by_row[row] = np.append(leads[chars], len(content))
+            count, row_edges = sentence_edges(offsets, data, words)
+            chars = np.searchsorted(_char_starts(data), row_edges[: count[1] - 1])
+            starts = _char_starts(np.frombuffer(content, np.uint8))
+            by_row[row] = np.append(starts[chars], len(content))
         sizes = [len(row_edges) for row_edges in by_row]
         return np.cumsum([0, *sizes], dtype=np.int64), np.concatenate(by_row)
 
@@ -201,7 +203,7 @@ class C4Quality(StreamingStage):
         return offsets, data, splitter("spacy", self.language)(offsets, data)
 
     def _measures(self, codes: Bytes, num_sentences: Float64s) -> dict[str, Any]:
-        """Return what each rule that was asked measured; NaN where an earlier one ended it."""
+        """Return what each rule measured; NaN where an earlier one dropped the document."""
         measured = {
             rule: (codes == code).astype(np.float64)
             for code, rule in enumerate(RULES[: _TOO_FEW - 1], start=1)
@@ -211,5 +213,5 @@ class C4Quality(StreamingStage):
         return measured
 
 
-def _leads(data: Bytes) -> Int64s:
+def _char_starts(data: Bytes) -> Int64s:
     return np.flatnonzero(data & 0xC0 != 0x80)

@@ -41,7 +41,7 @@ _NAMES = {"language.label": "language", "language.score": "language_score"}
 """Our columns -> what datatrove calls the same."""
 
 _FAILURES = (ImportError, OSError, MemoryError)
-"""Not the fault of one document: a missing model or package, no network, no memory."""
+"""Failures that no document causes: a missing model or package, no network, no memory."""
 
 
 class Datatrove(StreamingStage):
@@ -103,7 +103,7 @@ class Datatrove(StreamingStage):
         return value
 
     def check(self, known: Known) -> None:
-        """Make a step of datatrove's own, which open nothing then; others may take anything."""
+        """Make a step, if it is one of datatrove's, whose constructors open nothing."""
         del known
         step = find_step(self.step)
         if not step.__module__.startswith("datatrove."):
@@ -111,7 +111,7 @@ class Datatrove(StreamingStage):
         try:
             self._shared()
         except OSError:
-            return  # what it fetches may be there when it runs
+            return  # what it fetches may be available when it runs
         except Exception as error:  # noqa: BLE001 - a constructor may raise anything
             reason = f"{type(error).__name__}: {error}"
             raise UsageError(
@@ -234,7 +234,7 @@ def _documents(view: View) -> Iterator[Document]:
 
 
 class _Verdict(NamedTuple):
-    """What becomes of a document."""
+    """The outcome of a document."""
 
     code: int
     reason: str | None
@@ -337,18 +337,17 @@ def _spans(old_texts: list[str], new_texts: list[str]) -> Spans:
 def _changed_span(old: str, new: str) -> tuple[int, int]:
     """Return the bytes of `old` outside of which both texts agree; at least one character.
 
-    Where something was inserted, it is the character before it, or the first one.
+    For an insertion, it is the character before it, or the first one.
     """
-    head = _agreeing(old, new)
-    tail = _agreeing(old[head:][::-1], new[head:][::-1])
-    begin, end = head, len(old) - tail
+    begin = _common_prefix(old, new)
+    end = len(old) - _common_prefix(old[begin:][::-1], new[begin:][::-1])
     if begin == end:
         begin, end = (begin - 1, end) if begin else (0, 1)
     return len(old[:begin].encode()), len(old[:end].encode())
 
 
-def _agreeing(left: str, right: str) -> int:
-    """Return how many characters two texts have in common at the beginning."""
+def _common_prefix(left: str, right: str) -> int:
+    """Return the length of the common prefix of two texts."""
     low, high = 0, min(len(left), len(right))
     while low < high:
         middle = (low + high + 1) // 2
@@ -365,8 +364,8 @@ def _agreeing(left: str, right: str) -> int:
 StepClass: TypeAlias = Any
 """A class derived from datatrove's BaseFilter or BaseFormatter; known at run time only."""
 
-PLACES = ("datatrove.pipeline.filters", "datatrove.pipeline.formatters")
-"""Where a class is looked for whose name is given without a module."""
+MODULES = ("datatrove.pipeline.filters", "datatrove.pipeline.formatters")
+"""Modules of classes that are named without a module."""
 
 STATEFUL = ("SamplerFilter", "PIIFormatter")
 """Classes of datatrove whose instances remember earlier documents: a random state, a turn."""
@@ -392,12 +391,12 @@ INSTEAD = {
     "datatrove.pipeline.extractors.": "The source `warc` and the stage `html` extract text.",
     "datatrove.pipeline.inference.": "Nothing here runs language models.",
 }
-"""Module of datatrove -> what to do instead of a step of it that cannot be a stage."""
+"""Module of datatrove whose steps cannot be stages -> what to do instead."""
 
 
 def _instead(step: StepClass) -> str:
     path = f"{getattr(step, '__module__', '')}."
-    return next((f" {hint}" for place, hint in INSTEAD.items() if path.startswith(place)), "")
+    return next((f" {hint}" for module, hint in INSTEAD.items() if path.startswith(module)), "")
 
 
 @functools.cache
@@ -409,14 +408,14 @@ def find_step(path: str) -> StepClass:
     """
     module_name, _, name = path.rpartition(".")
     if not module_name:
-        names = {f"{place}.{item}" for place in PLACES for item in _steps_of(place)}
+        names = {f"{module}.{item}" for module in MODULES for item in _steps_of(module)}
         best = next((item for item in names if item.endswith(f".{name}")), None)
-        hint = f"Did you mean {best!r}?" if best else f"For example {PLACES[0]}.SamplerFilter."
+        hint = f"Did you mean {best!r}?" if best else f"For example {MODULES[0]}.SamplerFilter."
         raise ValueError(f"{path!r} is no class path: give module and class. {hint}")
     try:
         module = importlib.import_module(module_name)
     except (ImportError, SyntaxError) as error:
-        best = suggest(module_name, PLACES)
+        best = suggest(module_name, MODULES)
         hint = best if best.startswith("Did") else "It must be importable on every machine."
         raise ValueError(f"{module_name!r} cannot be imported: {error}. {hint}") from None
     step: Any = getattr(module, name, None)
@@ -439,7 +438,7 @@ def find_step(path: str) -> StepClass:
     if inspect.isabstract(step):
         raise ValueError(f"{path} is abstract: give a class derived from it.")
     try:
-        step.__new__(step)  # datatrove looks for what the class requires, nothing is opened
+        step.__new__(step)  # datatrove checks the requirements of the class, and opens nothing
     except ImportError as error:
         raise ValueError(str(error)) from None
     return step
@@ -472,11 +471,6 @@ def check_params(step: StepClass, params: Mapping[str, Any]) -> None:
     for name in names:
         if parameters[name].default is _REQUIRED and name not in params:
             raise ValueError(f"{step.__name__} needs the parameter {name!r}. Set it.")
-
-
-def takes_seed(step: StepClass) -> bool:
-    """Return whether the constructor has a parameter `seed`."""
-    return "seed" in _parameters(step)
 
 
 def make_step(step: StepClass, params: Mapping[str, Any], key: int | None = None) -> Any:
@@ -541,8 +535,8 @@ def _runs() -> tuple[Any, ...]:
     return BaseFilter.run, BaseFormatter.run
 
 
-def _steps_of(place: str) -> list[str]:
-    module = importlib.import_module(place)
+def _steps_of(module_name: str) -> list[str]:
+    module = importlib.import_module(module_name)
     return [name for name in vars(module) if _is_step(getattr(module, name))]
 
 

@@ -14,12 +14,12 @@ from corpuskit.stage import Cost, Example, Outcome, StreamingStage, View, Volume
 
 _TAG = re.compile(rb"SPDX-License-Identifier:[ \t]*([^\r\n]*)")
 _MENTION = re.compile(rb"icense|LICENSE|ermission|edistribution|unencumbered|licdomain")
-"""What a file says that names a licence in any way known here."""
+"""Part of every tag and notice below: files without it need no further look."""
 _EXPRESSION = re.compile(
     r"\(*[A-Za-z0-9.+:-]+\)*(?:\s+(?:AND|OR|WITH)\s+\(*[A-Za-z0-9.+:-]+\)*)*", re.IGNORECASE
 )
 _MARKS = re.compile(r"[\s/*#;%!|\"'<>-]+")
-"""What comments begin, end and wrap lines with."""
+"""Characters that begin, end and wrap lines of comments."""
 
 _VERSION = r"(?:,? (?:version|v\.?) ?)([23])(?:\.\d)?"
 _LATER = "any later version"
@@ -59,7 +59,7 @@ class License(StreamingStage):
 
     The licence is what `SPDX-License-Identifier:` says in the first `head_chars`, as an expression;
     several tags count together (AND). Without a tag the notices of 15 well-known licences are
-    looked for: `evidence` tells `spdx` from `notice`. A notice says what a file's author wrote, no
+    looked for; `evidence` is `spdx` or `notice`. A notice says what a file's author wrote, no
     more: a repository's LICENSE file, which most files rely on, is not seen here, nor is a notice
     that was copied with code. Without `allow` nothing is dropped.
 
@@ -88,7 +88,7 @@ class License(StreamingStage):
     notices: bool = True
     """Also look for the notices of well-known licences."""
     head_chars: int = Field(8192, gt=0)
-    """Look at so much of a file."""
+    """Characters at the beginning of a file to look at."""
 
     def adds(self) -> Mapping[str, pa.DataType]:
         return {"spdx": pa.string(), "evidence": pa.string()}
@@ -175,6 +175,6 @@ def is_allowed(expression: str, allow: frozenset[str]) -> bool:
 
 
 def _either(verdicts: str) -> str:
-    """Return yes if all verdicts of an alternative between `or` are."""
+    """Return yes if all verdicts of one alternative between `or` are yes."""
     answers = [re.findall("yes|no", answer) for answer in re.split(r"\bor\b", verdicts)]
     return "yes" if any(answer and "no" not in answer for answer in answers) else "no"

@@ -37,9 +37,9 @@ class LineRatios(MeasuredFilter):
     )
 
     max_digit_ratio: float | None = Field(0.2, ge=0, le=1)
-    """Share of digits in a line, the mean of all lines, from which on a document goes."""
+    """Drop a document if the share of digits in a line, on average, is at least this."""
     max_table_line_ratio: float | None = Field(0.3, ge=0, le=1)
-    """Share of lines between two pipes from which on a document goes."""
+    """Drop a document if the share of lines between two pipes is at least this."""
 
     def fails(self, rule: str, values: Float64s) -> Bools:
         """Return which values reach a bound; without one, none does."""

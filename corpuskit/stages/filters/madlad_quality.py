@@ -37,9 +37,8 @@ class MadladQuality(MeasuredFilter):
     A sentence ends with [.!?] before white space. It is questionable if it has at least 12 words
     and more than half of them begin with a capital (rule 2), or holds an entry of a list, such as
     `Facebook`, `ownload`, parts of lorem ipsum, or letters spaced out (rule 5). Words are those of
-    UAX #29 with a letter or digit. A share equal to its bound is too large. Rules 1,
-    3 and 4 (language, length and technical characters of sentences) are not there: Dolma 3 does not
-    use them.
+    UAX #29 with a letter or digit. A share equal to its bound is too large. Rules 1, 3 and 4
+    (language, length and technical characters of sentences) are left out, as in Dolma 3.
 
     Entries with a backslash are compared letter for letter, as the reference does, so they match
     next to nothing; MADLAD's card gives them as expressions.
@@ -68,7 +67,7 @@ class MadladQuality(MeasuredFilter):
     min_sentences: int | None = Field(5, ge=0)
     """Fewest sentences."""
     max_questionable_ratio: float | None = Field(0.2, ge=0, le=1)
-    """Share of questionable sentences from which on a document goes."""
+    """Drop a document if the share of questionable sentences is at least this."""
     max_capitalised_ratio: float = Field(0.5, ge=0, le=1)
     """Largest share of capitalised words in a sentence."""
     min_case_words: int = Field(12, ge=0)
@@ -80,7 +79,7 @@ class MadladQuality(MeasuredFilter):
         return ("regex",)
 
     def fails(self, rule: str, values: Float64s) -> Bools:
-        """Return which measured values break a rule; a share breaks it that reaches the bound."""
+        """Return which measured values break a rule; a share that equals its bound does, too."""
         if rule == "too_many_questionable":
             return values >= self.threshold(rule)
         return super().fails(rule, values)

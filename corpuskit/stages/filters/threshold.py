@@ -20,7 +20,7 @@ _BELOW, _ABOVE, _MISSING = 1, 2, 3
 
 
 class Threshold(StreamingStage):
-    """Drop documents whose value in a column lies outside of bounds.
+    """Drop documents whose value in a column is out of bounds.
 
     Use it on columns of annotators, or on a score that came with the data. Values equal to a bound
     pass. A column of strings is read as numbers; no value, NaN, and a string that is not a number
@@ -66,11 +66,11 @@ class Threshold(StreamingStage):
             raise ValueError("measures: bounds that depend on `by` cannot be tuned. Leave one out")
         limits = [("", self.min, self.max), *((k, *pair) for k, pair in self.limits.items())]
         for name, low, high in limits:
-            place = f"limits of {name!r}: " if name else ""
+            where = f"limits of {name!r}: " if name else ""
             if any(bound is not None and math.isnan(bound) for bound in (low, high)):
-                raise ValueError(f"{place}min and max must be numbers, not NaN")
+                raise ValueError(f"{where}min and max must be numbers, not NaN")
             if low is not None and high is not None and low > high:
-                raise ValueError(f"{place}min {low} must not be greater than max {high}")
+                raise ValueError(f"{where}min {low} must not be greater than max {high}")
         has_bound = any(bound is not None for _, *bounds in limits for bound in bounds)
         if not (has_bound or self.missing == "drop" or self.measures):
             raise ValueError("must have min, max or limits: nothing would be dropped")

@@ -8,30 +8,25 @@ import numpy as np
 from pydantic import Field
 
 from corpuskit.formats.batch import Utf8
+from corpuskit.kernels.arrays import join_bytes
 from corpuskit.stage import Cost, Example, Outcome, Spans, StreamingStage
 from corpuskit.stages.sources._extract import (
     CHILD_BYTES,
     PAGE_SPEED,
     Extracted,
-    Extractor,
-    ExtractorSettings,
-    Favour,
+    ExtractorParameters,
     HtmlPage,
     check_loads,
     extract_pages,
-    libraries,
 )
-from corpuskit.stages.sources._structure import Part
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from corpuskit.stage import Known, View, Volume
 
 PAGE = "<nav><a href=/>Home</a></nav><main><p>The river bends twice.</p></main>"
 
 
-class Html(StreamingStage):
+class Html(ExtractorParameters, StreamingStage):
     """Replace documents that are HTML by their main text.
 
     Use it where JSON lines or Parquet hold whole pages; for web archives the source `warc` extracts
@@ -54,29 +49,8 @@ class Html(StreamingStage):
         Example("<nav><a href=/>Home</a></nav>", "all_text", becomes="Home"),
     )
 
-    extractor: Extractor = "resiliparse"
-    """`resiliparse`; `trafilatura`, 12 times slower, leaves out more navigation; `mixed`, 4 times
-    slower, is resiliparse where templates or prose make that safe, else trafilatura."""
-    main_content: bool = True
-    """Leave out navigation, headers and footers; else all visible text. Not for trafilatura."""
-    favour: Favour = "balanced"
-    """Of trafilatura: `precision` (less text), `recall` (more text), or `balanced`."""
-    fast: bool = False
-    """Of trafilatura: do not compare with other methods where the text seems short."""
-    comments: bool = False
-    """Keep what readers wrote below an article."""
-    structure: tuple[Part, ...] = ()
-    """Parts that keep their form, as Markdown: `headings`, `lists`, `tables`, `code` (blocks, with
-    their language), `formulas` (LaTeX between `$` or `$$`)."""
-    page_seconds: float = Field(10.0, ge=0.01, le=3600)
-    """CPU seconds that a page may take; a usual one takes 0.002 (resiliparse) or 0.03."""
-    page_memory_mb: int = Field(1024, ge=64)
-    """Memory that the extractor may take besides what it starts with, in MiB; Linux only."""
     max_page_bytes: int = Field(16 << 20, ge=1)
     """Longer pages are not extracted, in bytes."""
-
-    def libraries(self) -> tuple[str, ...]:
-        return libraries(self.extractor)
 
     def check(self, known: Known) -> None:
         check_loads(self.extractor)
@@ -91,31 +65,21 @@ class Html(StreamingStage):
     def apply(self, view: View) -> Outcome:
         sizes = view.text.sizes()
         rows = np.flatnonzero(sizes <= self.max_page_bytes)
-        settings = ExtractorSettings(
-            self.extractor, self.main_content, self.favour, self.fast, self.comments,
-            self.page_seconds, self.page_memory_mb, self.structure,
-        )  # fmt: skip
         pages = [HtmlPage(view.text.row(row), "utf-8") for row in rows.tolist()]
-        pages_by_row = dict(zip(rows.tolist(), extract_pages(pages, settings), strict=True))
+        extracted = extract_pages(pages, self.extractor_settings())
+        pages_by_row = dict(zip(rows.tolist(), extracted, strict=True))
         codes = np.array([_code(pages_by_row.get(row)) for row in range(view.num_docs)], np.uint8)
         values = np.where(codes == 1, sizes, np.nan)
         texts = [
             pages_by_row[row].text if code == 0 else view.text.row(row)
             for row, code in enumerate(codes.tolist())
         ]
-        offsets = np.zeros(len(texts) + 1, np.int64)
-        np.cumsum([len(text) for text in texts], out=offsets[1:])
-        offsets.flags.writeable = False
-        text = Utf8(offsets, np.frombuffer(b"".join(texts), np.uint8))
-        is_all = [row for row in rows.tolist() if codes[row] == 0 and pages_by_row[row].is_all_text]
-        return Outcome(codes=codes, values=values, text=text, spans=_whole_pages(is_all, sizes))
-
-
-def _whole_pages(rows: list[int], sizes: NDArray[np.int64]) -> Spans:
-    """Return spans that say of pages that all of their text was taken."""
-    places = np.array(rows, np.int64)
-    starts, codes = np.zeros(len(rows), np.int64), np.full(len(rows), 3, np.uint8)
-    return Spans(places, starts, sizes[places], codes, "replace")
+        text = Utf8(*join_bytes(texts))
+        is_all = [page.is_all_text for page in extracted]
+        all_rows = rows[np.array(is_all, np.bool_) & (codes[rows] == 0)]
+        starts, all_codes = np.zeros(len(all_rows), np.int64), np.full(len(all_rows), 3, np.uint8)
+        spans = Spans(all_rows, starts, sizes[all_rows], all_codes, "replace")
+        return Outcome(codes=codes, values=values, text=text, spans=spans)
 
 
 def _code(page: Extracted | None) -> int:

@@ -23,7 +23,8 @@ RULES = (
 )
 _EMPTY, _TOO_MUCH = np.uint8(7), np.uint8(8)
 _NO_WORDS = 0.5
-"""Measured as `empty` where text is left without a word: empty if the share of words decides."""
+"""Stored as the measure of `empty` for a text that has no word left: it breaks the rule only if
+`max_removed_ratio` is set."""
 
 _LINE = "A line of prose with a good number of words in it, which stays as it is."
 _PAGE = "\n".join([_LINE] * 4)
@@ -124,7 +125,8 @@ class LineRules(StreamingStage):
         if self.cut_phrases:
             rows = self._pages_with_phrases(text.data, lines, line_codes)
             cuts = self._with_phrases(text, cuts, rows[has_text[rows] != 0], flagged)
-        after = _remove_cuts(text, cuts)
+        nothing = np.zeros(len(cuts.rows), np.uint8)
+        after = Utf8(*replace_spans(*text, cuts.rows, cuts.starts, cuts.ends, nothing, [b""]))
         codes = np.where(has_text == 0, _EMPTY, 0).astype(np.uint8)
         if self.cut_phrases:
             codes[after.sizes() == 0] = _EMPTY
@@ -147,13 +149,13 @@ class LineRules(StreamingStage):
         )
 
     def fails(self, rule: str, values: Float64s) -> Bools:
-        """Return which measured values break a rule; no words are too few only given a budget."""
+        """Return which measured values break a rule; see _NO_WORDS."""
         if rule == "empty":
             return values > (_NO_WORDS if self.max_removed_ratio is None else 0)
         return super().fails(rule, values)
 
     def _counters(self, data: Bytes, lines: linerules.MeasuredLines) -> Bytes:
-        """Return which lines are counters; (L,) 0 or 1. Few pass the gate."""
+        """Return which lines are counters, (L,) 0 or 1; the expression runs on few of them."""
         is_counter = np.zeros(len(lines.begins), np.uint8)
         if self.drop_counters:
             pattern = counter_pattern()
@@ -192,9 +194,9 @@ class LineRules(StreamingStage):
             flagged[row] += num_words
             row_cuts = sorted([*old, *_lift(_in_bytes(phrases, text_left), ranges)])
             new_cuts += [(row, *cut) for cut in row_cuts]
-        is_other = ~np.isin(cuts.rows, documents)
+        is_unchanged = ~np.isin(cuts.rows, documents)
         table = np.array(new_cuts, np.int64).reshape(-1, 4)
-        table = np.concatenate([table, np.stack([array[is_other] for array in cuts], axis=1)])
+        table = np.concatenate([table, np.stack([array[is_unchanged] for array in cuts], axis=1)])
         rows, starts, ends, codes = table[np.lexsort((table[:, 1], table[:, 0]))].T
         return Cuts(rows, starts, ends, codes.astype(np.uint8))
 
@@ -218,11 +220,6 @@ def _content(data: Bytes, lines: linerules.MeasuredLines, line: int) -> str:
     return data[lines.edges[0, line] : lines.edges[1, line]].tobytes().decode()
 
 
-def _remove_cuts(text: Utf8, cuts: Cuts) -> Utf8:
-    nothing = np.zeros(len(cuts.rows), np.uint8)
-    return Utf8(*replace_spans(*text, cuts.rows, cuts.starts, cuts.ends, nothing, [b""]))
-
-
 def _outside(cuts: list[tuple[int, int, int]], size: int) -> list[tuple[int, int]]:
     edges = [0, *(edge for start, end, _ in cuts for edge in (start, end)), size]
     return [(a, b) for a, b in zip(edges[::2], edges[1::2], strict=True) if a < b]
@@ -231,27 +228,32 @@ def _outside(cuts: list[tuple[int, int, int]], size: int) -> list[tuple[int, int
 def _in_bytes(cuts: list[tuple[int, int, int]], text: str) -> list[tuple[int, int, int]]:
     if text.isascii():
         return cuts
-    places = np.zeros(len(text) + 1, np.int64)
+    offsets = np.zeros(len(text) + 1, np.int64)
     points = np.frombuffer(text.encode("utf-32-le"), np.uint32)
-    places[1:] = np.cumsum(1 + np.sum([points >= low for low in (0x80, 0x800, 0x10000)], axis=0))
-    return [(int(places[start]), int(places[end]), code) for start, end, code in cuts]
+    offsets[1:] = np.cumsum(1 + np.sum([points >= low for low in (0x80, 0x800, 0x10000)], axis=0))
+    return [(int(offsets[start]), int(offsets[end]), code) for start, end, code in cuts]
 
 
 def _lift(
     cuts: list[tuple[int, int, int]], ranges: list[tuple[int, int]]
 ) -> Iterator[tuple[int, int, int]]:
-    """Yield ranges of what stayed as ranges of the document."""
-    number, bytes_before = 0, 0  # bytes that stayed before range `number`
+    """Yield cuts of the text that is left as ranges of the document.
+
+    Args:
+        cuts: start, end and code in the text that is left.
+        ranges: where in the document that text is, range by range.
+    """
+    number, bytes_before = 0, 0  # bytes that are left before range `number`
     for start, end, code in cuts:
         while bytes_before + ranges[number][1] - ranges[number][0] <= start:
             bytes_before += ranges[number][1] - ranges[number][0]
             number += 1
-        at = number, bytes_before
+        index, left_before = number, bytes_before
         while start < end:
-            low, high = ranges[at[0]]
-            stop = min(end, at[1] + high - low)
-            yield low + start - at[1], low + stop - at[1], code
-            start, at = stop, (at[0] + 1, at[1] + high - low)
+            low, high = ranges[index]
+            stop = min(end, left_before + high - low)
+            yield low + start - left_before, low + stop - left_before, code
+            start, index, left_before = stop, index + 1, left_before + high - low
 
 
 # ----------------------------------------------------------------------
@@ -284,7 +286,7 @@ def holds_phrase(line: str, patterns: Sequence[re.Pattern[str]]) -> bool:
 def cut_phrases(
     text: str, patterns: Sequence[re.Pattern[str]], max_words: int
 ) -> tuple[list[tuple[int, int, int]], int]:
-    """Return what goes of a page, and the words of all lines that lose something.
+    """Return the cuts of a page, and the words of all lines that lose something.
 
     Each pattern is applied to all lines of at most `max_words` words; a line that it leaves blank
     goes, and the page is stripped before the next pattern.
@@ -293,10 +295,10 @@ def cut_phrases(
         (start, end, code) in characters, sorted and disjoint; and the number of words.
     """
     lines: list[Segments] = []
-    at = 0
+    pos = 0
     for line in text.split("\n"):
-        lines.append([(at, at + len(line))])
-        at += len(line) + 1
+        lines.append([(pos, pos + len(line))])
+        pos += len(line) + 1
     flagged: dict[int, int] = {}
     for pattern in patterns:
         lines = [new for line in lines if (new := _edit(text, line, pattern, max_words, flagged))]
@@ -325,12 +327,12 @@ def _edit(
 
 def _segments_between(line: Segments, start: int, end: int) -> Iterator[tuple[int, int]]:
     """Yield the segments of characters `start` to `end` of what is left of a line."""
-    at = 0
+    pos = 0
     for a, b in line:
-        low, high = max(start - at, 0), min(end - at, b - a)
+        low, high = max(start - pos, 0), min(end - pos, b - a)
         if low < high:
             yield a + low, a + high
-        at += b - a
+        pos += b - a
 
 
 def _strip(text: str, lines: list[Segments]) -> None:
@@ -347,18 +349,18 @@ def _strip(text: str, lines: list[Segments]) -> None:
 
 
 def _cuts(text: str, lines: list[Segments]) -> Iterator[tuple[int, int, int]]:
-    """Yield what is not in `lines`, but for one line end between two of them."""
-    at = 0
+    """Yield the ranges that are not in `lines`, except one line end between two lines."""
+    pos = 0
     for number, line in enumerate(lines):
         if number:
-            line_end = text.index("\n", at)
-            yield from _cut(text, at, line_end)
-            at = line_end + 1
-        yield from _cut(text, at, line[0][0])
+            line_end = text.index("\n", pos)
+            yield from _cut(text, pos, line_end)
+            pos = line_end + 1
+        yield from _cut(text, pos, line[0][0])
         for (_, b), (a, _) in itertools.pairwise(line):
             yield b, a, PHRASE
-        at = line[-1][1]
-    yield from _cut(text, at, len(text))
+        pos = line[-1][1]
+    yield from _cut(text, pos, len(text))
 
 
 def _cut(text: str, start: int, end: int) -> Iterator[tuple[int, int, int]]:

@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 
 from corpuskit.formats.batch import Utf8, large_strings, utf8
 from corpuskit.kernels.arrays import Bools, Bytes, Float64s, Int64s, frozen
-from corpuskit.kernels.pii.scan import KINDS, PiiMatches, find_pii
+from corpuskit.kernels.pii.scan import KINDS, PiiMatches, find_datatrove, find_pii
 from corpuskit.kernels.spans import replace_spans
 from corpuskit.stage import Example, Outcome, Spans, StreamingStage, View
 
@@ -34,7 +34,7 @@ DATATROVE = {
 class Pii(StreamingStage):
     """Replace, mask or tag personal data that has a documented form, or drop the documents with it.
 
-    Use it as the last stage that looks at text. The ledger has the places, never the words. With
+    Use it as the last stage that looks at text. The ledger has the positions, never the words. With
     the default replacements a second run changes nothing. docs/accuracy/pii.md says how much is
     found, and how many of the matches are false.
 
@@ -147,7 +147,7 @@ class Pii(StreamingStage):
 
     @model_validator(mode="after")
     def _check_datatrove(self) -> Self:
-        """Addresses are looked for between e-mail addresses, whatever stands for those."""
+        """Refuse stand-ins that could become a part of an IP address, which is found afterwards."""
         for text in self._stand_ins("email") if self.mode == "datatrove" else ():
             if (
                 not text.strip(".")
@@ -175,7 +175,7 @@ class Pii(StreamingStage):
         return self.actions.get(kind, self.action)  # type: ignore[call-overload, no-any-return]
 
     def _stand_ins(self, kind: str) -> tuple[str, ...]:
-        """Return what takes turns for a kind in a document."""
+        """Return the stand-ins of a kind, which take turns in a document."""
         replacement: str | tuple[str, ...] | None = getattr(self, f"{kind}_replacement")
         if replacement is None:
             replacement = DATATROVE[kind]
@@ -198,29 +198,27 @@ class Pii(StreamingStage):
         )
 
     def _find_as_datatrove(self, text: Utf8) -> PiiMatches:
-        from corpuskit.kernels.pii.scan import find_datatrove
-
         matches = find_datatrove(
             text.offsets, text.data, has_email="email" in self.kinds, has_ipv4="ipv4" in self.kinds
         )
         keep = matches.kinds == KINDS.index("email")
         begins = text.offsets[matches.rows]
-        for place in np.flatnonzero(~keep).tolist():
-            begin, end = begins[place] + matches.starts[place], begins[place] + matches.ends[place]
-            keep[place] = is_address(
+        for index in np.flatnonzero(~keep).tolist():
+            begin, end = begins[index] + matches.starts[index], begins[index] + matches.ends[index]
+            keep[index] = is_address(
                 text.data[begin:end].tobytes().decode(), only_public=self.only_public_ips
             )
         return _select(matches, keep)
 
     def _drops(self, matches: PiiMatches, num_docs: int) -> tuple[Bytes | None, Float64s | None]:
-        """Return codes, and how many spans of the kind there are; None if no action is `drop`."""
+        """Return codes, and the number of spans of the kind; None if no action is `drop`."""
         if "drop" not in set(map(self._action, KINDS)):
             return None, None
         codes, values = np.zeros(num_docs, np.uint8), np.full(num_docs, np.nan)
-        for place in reversed(range(len(KINDS))):
-            if self._action(KINDS[place]) == "drop":
-                count = np.bincount(matches.rows[matches.kinds == place], minlength=num_docs)
-                codes[count > 0], values[count > 0] = place + 1, count[count > 0]
+        for code in reversed(range(len(KINDS))):
+            if self._action(KINDS[code]) == "drop":
+                count = np.bincount(matches.rows[matches.kinds == code], minlength=num_docs)
+                codes[count > 0], values[count > 0] = code + 1, count[count > 0]
         return codes, values
 
     def _rewrite(self, text: Utf8, matches: PiiMatches) -> Utf8 | None:
@@ -237,7 +235,7 @@ class Pii(StreamingStage):
                 else [option.encode() for option in self._stand_ins(kind)]
                 for kind in KINDS
             ]  # fmt: skip
-            text = _put(text, _select(matches, replaced), pieces)
+            text = _replace(text, _select(matches, replaced), pieces)
         return text
 
 
@@ -257,26 +255,26 @@ def _select(matches: PiiMatches, rows: Bools) -> PiiMatches:
 
 
 def _turns(matches: PiiMatches) -> Int64s:
-    """Return of each span how many of its kind precede it in its document."""
+    """Return how many spans of the same kind precede each span in its document."""
     order = np.lexsort((matches.starts, matches.rows, matches.kinds))
     rows, kinds = matches.rows[order], matches.kinds[order]
     is_first = np.ones(len(rows), np.bool_)
     is_first[1:] = (rows[1:] != rows[:-1]) | (kinds[1:] != kinds[:-1])
-    places = np.arange(len(rows))
-    turn = np.empty(len(rows), np.int64)
-    turn[order] = places - np.maximum.accumulate(np.where(is_first, places, 0))
-    return turn
+    indices = np.arange(len(rows))
+    turns = np.empty(len(rows), np.int64)
+    turns[order] = indices - np.maximum.accumulate(np.where(is_first, indices, 0))
+    return turns
 
 
-def _put(text: Utf8, matches: PiiMatches, pieces: Sequence[Sequence[bytes]]) -> Utf8:
+def _replace(text: Utf8, matches: PiiMatches, pieces: Sequence[Sequence[bytes]]) -> Utf8:
     """Replace spans by the pieces of their kind, in turn, starting over with each document."""
     sizes = np.array([len(options) for options in pieces], np.int64)
     firsts = np.cumsum(sizes) - sizes
     codes = firsts[matches.kinds] + _turns(matches) % sizes[matches.kinds]
     flat = [piece for options in pieces for piece in options]
     assert len(flat) <= 256, "codes are bytes"
-    place = (matches.rows, matches.starts, matches.ends, codes.astype(np.uint8))
-    return Utf8(*replace_spans(text.offsets, text.data, *place, flat))
+    spans = (matches.rows, matches.starts, matches.ends, codes.astype(np.uint8))
+    return Utf8(*replace_spans(text.offsets, text.data, *spans, flat))
 
 
 def _mask(text: Utf8, matches: PiiMatches, character: str) -> Utf8:

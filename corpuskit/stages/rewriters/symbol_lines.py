@@ -61,7 +61,7 @@ def _changes(
 ) -> Iterator[tuple[int, int, int, int]]:
     """Yield start and end in bytes, rule, and the replacement of each change (see `apply`).
 
-    A change is what lies between two lines that stay, unless that is one newline.
+    A change replaces the bytes between two lines that stay, unless they are one newline.
     """
     lines, size_of = text.splitlines(), len if text.isascii() else _size
     if len(symbols) < 8 and not any(symbol in text for symbol in symbols):
@@ -71,20 +71,21 @@ def _changes(
                 yield size_of(joined_lines), size_of(text), 2, 0
             return
     symbols |= {" "}
-    at = gap = 0  # where this line begins, and where the last one that stays has ended
-    prior, cut, line_end = False, False, ""  # `cut`: lines of symbols are in the gap
+    pos = gap = 0  # where this line begins, and where the last one that stays ended
+    has_prior, is_cut, line_end = False, False, ""  # is_cut: the gap has lines of symbols
     for content, line in zip(lines, text.splitlines(keepends=True), strict=True):
         size = size_of(content)
         if symbols.issuperset(content) and content.strip():
-            cut = True
+            is_cut = True
         else:
-            if cut or (prior and line_end != "\n"):
-                yield gap, at, 1 if cut else 2, 4 + prior if cut and has_piece else int(prior)
-            gap, prior, cut = at + size, True, False
+            if is_cut or (has_prior and line_end != "\n"):
+                kind = 4 * (is_cut and has_piece) + has_prior
+                yield gap, pos, 1 if is_cut else 2, kind
+            gap, has_prior, is_cut = pos + size, True, False
         line_end = line[len(content) :]
-        at += size + size_of(line_end)
-    if at > gap:
-        yield gap, at, 1 if cut else 2, 2 + prior if cut and has_piece else 0
+        pos += size + size_of(line_end)
+    if pos > gap:
+        yield gap, pos, 1 if is_cut else 2, 2 + has_prior if is_cut and has_piece else 0
 
 
 def _size(text: str) -> int:

@@ -68,27 +68,27 @@ class Unicode(StreamingStage):
     fix: Literal["ftfy", "none"] = "ftfy"
     """Repair by ftfy; its options follow, down to `form`."""
     unescape_html: Literal["auto", "always", "never"] = "auto"
-    """Entities become characters; `auto`: up to the first line that holds `<`. ftfy."""
+    """Entities become characters; `auto`: up to the first line that holds `<` (ftfy)."""
     fix_encoding: bool = True
-    """Repair text that was decoded in the wrong encoding, line by line. ftfy."""
+    """Repair text that was decoded in the wrong encoding, line by line (ftfy)."""
     restore_byte_a0: bool = True
-    """Take a space for the byte A0 where that makes mojibake readable. ftfy."""
+    """Take a space for the byte A0 where that makes mojibake readable (ftfy)."""
     replace_lossy_sequences: bool = True
-    """Repair mojibake with lost bytes to U+FFFD. ftfy."""
+    """Repair mojibake with lost bytes to U+FFFD (ftfy)."""
     decode_inconsistent_utf8: bool = True
-    """Repair mojibake within text that is none. ftfy."""
+    """Repair mojibake within text that is none (ftfy)."""
     fix_c1_controls: bool = True
-    """Read U+0080 to U+009F as Windows-1252 does. ftfy."""
+    """Read U+0080 to U+009F as Windows-1252 does (ftfy)."""
     fix_latin_ligatures: bool = False
-    """Ligatures become letters. ftfy."""
+    """Ligatures become letters (ftfy)."""
     fix_character_width: bool = False
-    """Full-width and half-width forms become usual ones; wrong for Chinese and Japanese. ftfy."""
+    """Full-width and half-width forms become usual ones; wrong for Chinese and Japanese (ftfy)."""
     uncurl_quotes: bool = False
-    """Curly quotation marks become straight. ftfy."""
+    """Curly quotation marks become straight (ftfy)."""
     fix_line_breaks: bool = False
-    """All line and paragraph separators become line feeds. ftfy."""
+    """All line and paragraph separators become line feeds (ftfy)."""
     remove_terminal_escapes: bool = True
-    """Remove sequences that colour terminals. ftfy."""
+    """Remove sequences that colour terminals (ftfy)."""
     remove_control_chars: bool = True
     """Remove control characters that are no blanks, byte order marks and a few deprecated ones;
     without ftfy, too."""
@@ -130,7 +130,7 @@ class Unicode(StreamingStage):
         }
 
     def _steps(self) -> list[tuple[int, Callable[[str], str]]]:
-        """Return what is to be done, in order, each with the code of its rule."""
+        """Return the steps in order, each with the code of its rule."""
         steps: list[tuple[int, Callable[[str], str]]] = []
         if self.fix == "ftfy":
             steps.append((1, fixer(tuple(self._options().items()))))
@@ -146,7 +146,7 @@ class Unicode(StreamingStage):
         return steps
 
     def _bytes(self) -> Bytes:
-        """Return (256,) which bytes a text must hold to be changed by anything."""
+        """Return a mask of bytes, (256,): only texts that hold one of them may change."""
         is_fixed = self.fix == "ftfy"
         byte_mask = np.zeros(256, np.uint8)
         byte_mask[0x80:] = 1
@@ -173,15 +173,15 @@ def _run(steps: list[tuple[int, Callable[[str], str]]], text: str) -> tuple[int,
 
 
 def _replaced(text: Utf8, replacements: dict[int, tuple[int, bytes]]) -> Utf8:
-    """Return texts with some of them changed; what lies between is copied at once."""
+    """Return texts with some of them changed; all rows between two of these are copied at once."""
     pieces: list[bytes] = []
     sizes = text.sizes().copy()
-    at = 0
+    copied_rows = 0
     for row, (_, content) in replacements.items():
-        pieces += [text.data[text.offsets[at] : text.offsets[row]].tobytes(), content]
+        pieces += [text.data[text.offsets[copied_rows] : text.offsets[row]].tobytes(), content]
         sizes[row] = len(content)
-        at = row + 1
-    pieces.append(text.data[text.offsets[at] : text.offsets[-1]].tobytes())
+        copied_rows = row + 1
+    pieces.append(text.data[text.offsets[copied_rows] : text.offsets[-1]].tobytes())
     offsets = np.zeros(len(text) + 1, np.int64)
     np.cumsum(sizes, out=offsets[1:])
     return Utf8(frozen(offsets), np.frombuffer(b"".join(pieces), np.uint8))
@@ -199,13 +199,13 @@ def _spans(text: Utf8, replacements: dict[int, tuple[int, bytes]]) -> Spans:
 
 
 def _edges(before: bytes, after: bytes) -> tuple[int, int]:
-    """Return the first and the last changed byte, on characters; at least one character."""
+    """Return the range of changed bytes of `before`: whole characters, at least one."""
     size = min(len(before), len(after))
     old, new = np.frombuffer(before, np.uint8), np.frombuffer(after, np.uint8)
     start = _common(old[:size], new[:size])
     tail = size - start
     end = len(before) - _common(old[len(old) - tail :][::-1], new[len(new) - tail :][::-1])
-    if start == end:  # something was put in between: the character before or after it counts
+    if start == end:  # an insertion: the character after it, or at the end the one before
         start, end = (start, end + 1) if end < len(before) else (start - 1, end)
     while start > 0 and start < len(before) and before[start] & 0xC0 == 0x80:
         start -= 1
@@ -230,22 +230,22 @@ _OTHERS = (
     "\u2e80-\uf8fe\uf900-\ufb00\ufb03-\ufffc\ufffe-\U0010ffff"
 )
 SIGNS = re.compile(f"[^{_OTHERS}]+")
-"""What ftfy 6.3's test for mojibake needs one of: beyond ASCII, no letter of Greek or Cyrillic (but
-U+0402), and below U+2E80 with four exceptions."""
+"""ftfy 6.3's test for mojibake finds nothing in a text without one of these: beyond ASCII, no Greek
+or Cyrillic letter (except U+0402), and below U+2E80 with four exceptions."""
 
 REACH = 4
-"""The test sees three characters on either side of it, at most."""
+"""Characters around one of SIGNS that are tested; the test reads at most three on either side."""
 
-# The one place where that test looks at where a line begins.
+# The only part of that test that depends on where a line begins.
 _LINE_START = r"(?m:^[\xc3\xc2][ ])"
 
 
 class Fixer:
     """ftfy.fix_text with a fixed configuration, a few times faster.
 
-    ftfy fixes each line alone, but for one thing that a line hands on: `unescape_html="auto"` is
-    over with the first `<`. Lines that hold no character that any step looks for are passed by;
-    others are given to ftfy if a step, by its own test, may change them.
+    ftfy fixes each line independently, except that `unescape_html="auto"` ends with the first `<`
+    of the text. Lines without any character that a step looks for are skipped; others go through
+    ftfy if a step's own test says that it may change them.
 
     Args:
         options: fields of ftfy's TextFixerConfig.
@@ -267,27 +267,27 @@ class Fixer:
             self._is_bad = re.compile(
                 f"{_LINE_START}|{badness.BADNESS_RE.pattern}", re.VERBOSE
             ).search
-        # Characters without which no step does anything to a line.
+        # A line without any of these characters is not changed by any step.
         marks = re.escape(singles + ("&" if options["unescape_html"] else ""))
         marks += "\x80-\U0010ffff" if options["fix_encoding"] or self._form else ""
         self._mark = re.compile(f"[{marks}]" if marks else r"(?!)").search
 
     def __call__(self, text: str) -> str:
         if self._form is not None:
-            text = ordered(self._form, text)  # no other step looks at the order of marks
+            text = ordered(self._form, text)  # no other step depends on the order of marks
         pieces: list[str] = []
-        copied_to = at = 0
+        copied_to = pos = 0
         bracket = text.find("<") if self._config.unescape_html == "auto" else -1
-        while match := self._mark(text, at):
-            begin = max(at, text.rfind("\n", at, match.start()) + 1)
-            at = text.find("\n", match.start()) + 1 or len(text)
-            if at - begin > SEGMENT_CHARS:
+        while match := self._mark(text, pos):
+            begin = max(pos, text.rfind("\n", pos, match.start()) + 1)
+            pos = text.find("\n", match.start()) + 1 or len(text)
+            if pos - begin > SEGMENT_CHARS:
                 return self._fix_whole(text, self._config)
-            line = text[begin:at]
-            config = self._plain if 0 <= bracket < at else self._config
+            line = text[begin:pos]
+            config = self._plain if 0 <= bracket < pos else self._config
             if self._may_change(line, config):
                 pieces += [text[copied_to:begin], self._fix(line, config).text]
-                copied_to = at
+                copied_to = pos
         return "".join([*pieces, text[copied_to:]]) if pieces else text
 
     def _may_change(self, line: str, config: Any) -> bool:
@@ -302,8 +302,8 @@ class Fixer:
             return True
         if self._is_bad is None:
             return False
-        places = (match.span() for match in SIGNS.finditer(line))
-        windows = [line[max(0, begin - REACH) : end + REACH] for begin, end in places]
+        spans = (match.span() for match in SIGNS.finditer(line))
+        windows = [line[max(0, begin - REACH) : end + REACH] for begin, end in spans]
         return bool(windows) and bool(self._is_bad("\n".join(windows)))
 
 
@@ -353,7 +353,7 @@ RUN_CHARS = 100
 STRIDE = 10
 
 MARKS = (0x300, 0x1EA00)
-"""In this range of code points lie all that are, or decompose into, nothing but marks."""
+"""The range of code points that holds all which are, or decompose into, marks alone."""
 
 
 def normalize(form: Form, text: str) -> str:

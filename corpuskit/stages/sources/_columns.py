@@ -11,7 +11,7 @@ import pyarrow as pa
 from pydantic import AfterValidator, Field
 
 from corpuskit.formats.batch import REQUIRED
-from corpuskit.kernels.arrays import Bools, Bytes
+from corpuskit.kernels.arrays import Bools, Bytes, Int64s
 from corpuskit.stage import ORIGINS, InputFile, Slice, Source, SourceBatch
 from corpuskit.stages.sources._stream import MAX_EXPANSION
 
@@ -77,18 +77,13 @@ class ColumnSource(Source):
         }
 
     def declared(self) -> Mapping[str, pa.DataType]:
-        return arrow_types(self.columns)
+        return {name: TYPES[kind] for name, kind in self.columns.items()}
 
     def origins(self) -> tuple[str, ...]:
         return tuple(name for name in ORIGINS if self.labels[f"{name}_column"] is not None)
 
     def read(self, file: InputFile, piece: Slice, max_document_bytes: int) -> Iterator[SourceBatch]:
         return self.read_keyed([(dataclasses.replace(file, ordinal=0), piece)], max_document_bytes)
-
-
-def arrow_types(columns: Mapping[str, TypeName]) -> dict[str, pa.DataType]:
-    """Return the Arrow types of declared columns."""
-    return {name: TYPES[kind] for name, kind in columns.items()}
 
 
 def is_utf8(data: Bytes) -> bool:
@@ -102,6 +97,16 @@ def is_utf8(data: Bytes) -> bool:
     return True
 
 
+def not_utf8(data: Bytes, starts: Int64s, ends: Int64s) -> Bools:
+    """Return (N,) which records `data[starts[i]:ends[i]]`, with line ends between, are not UTF-8.
+
+    A line feed ends every sequence of bytes, so one test of all data mostly serves all records.
+    """
+    if is_utf8(data):
+        return np.zeros(len(starts), np.bool_)
+    return np.array([not is_utf8(data[a:b]) for a, b in zip(starts, ends, strict=True)], np.bool_)
+
+
 def is_textual(kind: pa.DataType) -> bool:
     """Return whether a column of this Arrow type can hold text: strings, bytes, dictionaries."""
     return (kind.value_type if pa.types.is_dictionary(kind) else kind) in STRINGS + BYTES
@@ -110,7 +115,7 @@ def is_textual(kind: pa.DataType) -> bool:
 def as_strings(column: pa.Array) -> tuple[pa.LargeStringArray, Bools]:
     """Return a textual column as large_string, and (N,) which rows are not UTF-8.
 
-    Those rows are still in it: take them out before anything reads them.
+    Broken rows are still in the column, and reading them raises: drop them first.
     """
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
@@ -120,23 +125,16 @@ def as_strings(column: pa.Array) -> tuple[pa.LargeStringArray, Bools]:
         strings.validate(full=True)
     except pa.ArrowInvalid:
         rows = strings.view(pa.large_binary()).to_pylist()
-        return strings, np.array([row is not None and not _decodes(row) for row in rows])
+        broken = [row is not None and not is_utf8(np.frombuffer(row, np.uint8)) for row in rows]
+        return strings, np.array(broken)
     return strings, np.zeros(len(strings), np.bool_)
-
-
-def _decodes(content: bytes) -> bool:
-    try:
-        content.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
 
 
 # ---------------------------------------------------------------- broken rules
 
 
 class BrokenRules:
-    """Rules broken by N records; the first one found counts.
+    """The first rule that each of N records breaks.
 
     Args:
         rules: their names.

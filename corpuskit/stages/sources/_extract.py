@@ -1,4 +1,4 @@
-"""Main text of HTML pages, taken out in a process of its own that may be ended at any page."""
+"""Main text of HTML pages, extracted in a child process that may be ended at any page."""
 
 from __future__ import annotations
 
@@ -14,10 +14,13 @@ import sys
 import weakref
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from pydantic import Field
+
 from corpuskit.closure import PACKAGE
 from corpuskit.cpu import note_ended, note_running
 from corpuskit.distribution import install_command
 from corpuskit.errors import CorpuskitError, UsageError, reason_of
+from corpuskit.stage import Parameters
 from corpuskit.stages.sources._extract_worker import (
     ALL_TEXT,
     ANSWER,
@@ -28,11 +31,10 @@ from corpuskit.stages.sources._extract_worker import (
     READY,
     REPAIRED,
 )
+from corpuskit.stages.sources._structure import Part
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from corpuskit.stages.sources._structure import Part
 
 RULES = (
     "extraction_failed",
@@ -43,7 +45,7 @@ RULES = (
 )
 
 RECYCLE_PAGES = {"resiliparse": 20_000, "mixed": 8_000, "trafilatura": 2_000}
-"""Pages after which a new process takes over: trafilatura keeps memory of what it has seen."""
+"""Pages after which a new process takes over: trafilatura's memory grows with every page."""
 
 PAGE_SPEED = {"resiliparse": 50e6, "mixed": 12e6, "trafilatura": 4e6}
 """Bytes of HTML per CPU second."""
@@ -54,14 +56,14 @@ CHILD_BYTES = {"resiliparse": 60_000_000, "mixed": 150_000_000, "trafilatura": 1
 WORKER = "corpuskit.stages.sources._extract_worker"
 
 SILENCE_SECONDS = 900
-"""Without an answer for so long, however little CPU time passed, something else is wrong."""
+"""If no answer comes for this long, the extractor hangs, though not for lack of CPU time."""
 
 Extractor = Literal["resiliparse", "mixed", "trafilatura"]
 Favour = Literal["balanced", "precision", "recall"]
 
 
 class ExtractorSettings(NamedTuple):
-    """How to extract; the parameters of the stages explain them."""
+    """How to extract: `ExtractorParameters` explains the fields."""
 
     extractor: Extractor = "resiliparse"
     main_content: bool = True
@@ -73,22 +75,52 @@ class ExtractorSettings(NamedTuple):
     structure: tuple[Part, ...] = ()
 
 
+class ExtractorParameters(Parameters):
+    """The parameters of stages that extract text from pages."""
+
+    extractor: Extractor = "resiliparse"
+    """`resiliparse`; `trafilatura`, 12 times slower, leaves out more navigation; `mixed`, 4 times
+    slower, is resiliparse where templates or prose make that safe, else trafilatura."""
+    main_content: bool = True
+    """Leave out navigation, headers and footers; else all visible text. Not for trafilatura."""
+    favour: Favour = "balanced"
+    """Of trafilatura: `precision` (less text), `recall` (more text), or `balanced`."""
+    fast: bool = False
+    """Of trafilatura: do not compare with other methods where the text seems short."""
+    comments: bool = False
+    """Keep what readers wrote below an article."""
+    structure: tuple[Part, ...] = ()
+    """Parts that keep their form, as Markdown: `headings`, `lists`, `tables`, `code` (blocks, with
+    their language), `formulas` (LaTeX between `$` or `$$`)."""
+    page_seconds: float = Field(10.0, ge=0.01, le=3600)
+    """CPU seconds that a page may take; a usual one takes 0.002 (resiliparse) or 0.03."""
+    page_memory_mb: int = Field(1024, ge=64)
+    """Memory that the extractor may take besides what it starts with, in MiB; Linux only."""
+
+    def libraries(self) -> tuple[str, ...]:
+        others = () if self.extractor == "resiliparse" else ("trafilatura", "lxml", "justext")
+        return ("resiliparse", *others)
+
+    def extractor_settings(self) -> ExtractorSettings:
+        return ExtractorSettings(*(getattr(self, name) for name in ExtractorSettings._fields))
+
+
 class HtmlPage(NamedTuple):
-    """A page as it came, and what its header calls its charset."""
+    """The bytes of a page, and the charset that its header names."""
 
     content: bytes
     label: str = ""
 
 
 class Extracted(NamedTuple):
-    """What became of a page.
+    """The outcome of a page.
 
     Attributes:
-        rule: of RULES, or empty.
+        rule: why it was not extracted, of RULES; empty if it was.
         text: its text; UTF-8.
         note: what went wrong, for people.
         is_repaired: lone surrogates were replaced.
-        is_all_text: no main text was found, so that this is all there is.
+        is_all_text: no main text was recognised, so `text` is all visible text.
     """
 
     rule: str
@@ -99,7 +131,7 @@ class Extracted(NamedTuple):
 
 
 def extract_pages(pages: Sequence[HtmlPage], settings: ExtractorSettings) -> list[Extracted]:
-    """Return what becomes of each page; a page decides alone, whatever came before it.
+    """Return the outcome of each page, which does not depend on the pages before it.
 
     Raises:
         UsageError: the extractor is not installed.
@@ -107,20 +139,14 @@ def extract_pages(pages: Sequence[HtmlPage], settings: ExtractorSettings) -> lis
     return _service(os.getpid()).extract(pages, settings) if pages else []
 
 
-def libraries(extractor: Extractor) -> tuple[str, ...]:
-    """Return the distributions that decide what text comes out."""
-    others = () if extractor == "resiliparse" else ("trafilatura", "lxml", "justext")
-    return ("resiliparse", *others)
-
-
 @functools.lru_cache(maxsize=1)
 def _service(process: int) -> _Service:
-    """Return the extractor of this process, not of one that it was forked from."""
+    """Return the extractor of this process: a fork must not use its parent's."""
     return _Service()
 
 
 class _Service:
-    """A child process that extracts, replaced when it dies or has done enough."""
+    """A child process that extracts; replaced when it dies, or after RECYCLE_PAGES."""
 
     def __init__(self) -> None:
         self._child: subprocess.Popen[bytes] | None = None
@@ -128,7 +154,6 @@ class _Service:
         self._done, self._is_new = 0, True
 
     def extract(self, pages: Sequence[HtmlPage], settings: ExtractorSettings) -> list[Extracted]:
-        """Return what becomes of each page."""
         outcomes: list[Extracted] = []
         while len(outcomes) < len(pages):
             if self._child is None or self._done >= RECYCLE_PAGES[settings.extractor]:
@@ -136,14 +161,14 @@ class _Service:
             answers = self._serve(pages[len(outcomes) :], settings)
             outcomes += answers
             if len(outcomes) < len(pages):
-                outcomes.append(self._verdict(pages[len(outcomes)], settings))
+                outcomes.append(self._retry(pages[len(outcomes)], settings))
         return outcomes
 
-    def _verdict(self, page: HtmlPage, settings: ExtractorSettings) -> Extracted:
-        """Return what becomes of a page that has ended the process, or found no memory in it.
+    def _retry(self, page: HtmlPage, settings: ExtractorSettings) -> Extracted:
+        """Return the outcome of a page that ended the process, or for which memory was lacking.
 
-        But for the time, which every page has to itself, that is decided in a new process, so that
-        pages before it have no say.
+        Such a page is retried in a new process, where earlier pages have taken no memory; not if it
+        ran out of time, which is measured page by page.
         """
         if not self._is_out_of_time():
             self._start()
@@ -169,16 +194,16 @@ class _Service:
 
     def _serve(self, pages: Sequence[HtmlPage], settings: ExtractorSettings) -> list[Extracted]:
         """Send pages; return the answers up to the first that is missing or lacked memory."""
-        facts = json.dumps(settings._asdict()).encode()
-        head = [BATCH.pack(len(pages), len(facts)), facts]
+        encoded = json.dumps(settings._asdict()).encode()
+        request = [BATCH.pack(len(pages), len(encoded)), encoded]
         outcomes: list[Extracted] = []
         assert self._child is not None
         assert self._child.stdin is not None
         try:
             for page in pages:
                 label = page.label.encode("ascii", "ignore")[:64]
-                head += [PAGE.pack(len(label), len(page.content)), label, page.content]
-            _write(self._child.stdin.fileno(), b"".join(head))
+                request += [PAGE.pack(len(label), len(page.content)), label, page.content]
+            _write(self._child.stdin.fileno(), b"".join(request))
             state, _, reason = self._answer()
             self._is_new = False
             if state != READY:
@@ -190,7 +215,7 @@ class _Service:
                 outcomes.append(_extracted(state, flags, text))
         except (BrokenPipeError, EOFError):
             code = self._child.wait()
-            if self._is_new:  # no page has a part in that
+            if self._is_new:  # it died before it read a page
                 raise CorpuskitError(
                     f"the extractor of pages cannot be started: exit code {code}. Run "
                     f"{sys.executable} -m {WORKER} to see why."
@@ -246,7 +271,7 @@ class _Service:
 
 
 def _end(child: subprocess.Popen[bytes], owner: int) -> None:
-    """End a process and take its exit code, unless it belongs to a process we were forked from."""
+    """End a process and reap it, unless this process is a fork of its owner."""
     if os.getpid() != owner:
         return
     child.kill()
@@ -284,8 +309,8 @@ def _missing(extractor: str, reason: str) -> UsageError:
 def check_loads(extractor: Extractor) -> None:
     """Raise UsageError if the extractor cannot be loaded; 0.05 CPU s, for trafilatura 0.7.
 
-    That its modules are there does not say so: lxml 5.2 moved one of them to a distribution of its
-    own, lxml_html_clean, and pip 23.2 leaves that out.
+    Finding its modules is not enough: lxml 5.2 moved one to another distribution, lxml_html_clean,
+    which pip 23.2 leaves out.
     """
     for name in ("resiliparse",) if extractor == "resiliparse" else ("resiliparse", "trafilatura"):
         if importlib.util.find_spec(name) is None:

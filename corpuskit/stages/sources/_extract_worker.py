@@ -1,8 +1,8 @@
-"""The process that turns pages into text: whatever a page does to it, the run continues.
+"""The child process that extracts text from pages, so that no page can end a run.
 
 It reads batches of pages from standard input and answers page by page on standard output. The
 kernel ends it when a page has used up its CPU time, and bounds its memory. It ends when its
-standard input does, that is, with whoever started it.
+standard input does, that is, with its parent.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ BATCH = struct.Struct("<IQ")
 PAGE = struct.Struct("<HQ")
 """Before a page: bytes of the charset's name, bytes of the page."""
 ANSWER = struct.Struct("<BBdQ")
-"""Before an answer: what became of the page, of REPAIRED and ALL_TEXT what applies, CPU seconds of
-this process so far, bytes of text."""
+"""Before an answer: state (such as TEXT), flags (REPAIRED, ALL_TEXT), CPU seconds of the process so
+far, bytes of text."""
 
 TEXT, FAILED, NO_MEMORY, READY = range(4)
 REPAIRED, ALL_TEXT = 1, 2
 
 MAIN_SHARE, MAIN_CHARACTERS = 0.05, 200
-"""A main text below both, as share of all visible text and in characters, was not found: all text
-takes its place. 7 of 450 pages, and F1 rises from 0.870 to 0.872; with a bound of 15 % it falls."""
+"""A main text below both, as share of all visible text and in characters, is replaced by all text:
+7 of 450 pages, and F1 rises from 0.870 to 0.872; with a bound of 15 % it falls."""
 
 WARM_UP = "<html><body><p>Loads what is loaded on first use.</p></body></html>"
 
-# Not all that there is: an exception that is not listed ends the process, which is noticed, too.
+# Any other exception ends the process, and the parent reports a crash.
 EXPECTED = (
     ArithmeticError,
     AssertionError,
@@ -56,7 +56,7 @@ EXPECTED = (
 )
 
 LEXBOR_NO_MEMORY = "(Error 2)"
-"""How resiliparse says that its parser, lexbor, got no memory."""
+"""resiliparse's error when its parser, lexbor, gets no memory."""
 
 PRE_TAG = re.compile(r"<(/?)pre\b")
 
@@ -87,7 +87,8 @@ def main() -> None:
         extract, memory_bytes = extractors[key]
         _limit_memory(memory_bytes, limits["page_memory_mb"])
         for label, page in pages:
-            # SIGPROF's default action ends the process in the middle of C code, too.
+            # CPU time: wall time would depend on the load of the machine. SIGPROF's default action
+            # ends C code, too, where 200,000 nested <div> keep resiliparse for more than 5 s.
             signal.setitimer(signal.ITIMER_PROF, limits["page_seconds"])
             answer = _extract(extract, label, page)
             signal.setitimer(signal.ITIMER_PROF, 0)
@@ -96,7 +97,7 @@ def main() -> None:
 
 
 def open_extractor(settings: dict[str, Any]) -> Extract:
-    """Return the function that takes a page and returns its text, and whether it is all there is.
+    """Return the function that extracts a page by these settings.
 
     Raises:
         ImportError: it is not installed.
@@ -120,12 +121,12 @@ def _structured(extract: Extract, settings: dict[str, Any]) -> Extract:
 
 
 def _mixed(settings: dict[str, Any]) -> Extract:
-    from corpuskit.stages.sources._containers import sure_text
+    from corpuskit.stages.sources._containers import container_text
 
     resiliparse, trafilatura = _resiliparse(settings), _trafilatura(settings)
 
     def extract(page: str) -> tuple[str, bool]:
-        text = sure_text(page, settings["comments"])
+        text = container_text(page, settings["comments"])
         if text is None:
             text, _ = trafilatura(page)
         text = _stripped(text)
@@ -200,7 +201,7 @@ def _memory_bytes() -> int:
     try:
         with open("/proc/self/statm", encoding="ascii") as file:
             return int(file.read().split()[0]) * resource.getpagesize()
-    except OSError:  # not Linux: there is no limit that the kernel would keep, either
+    except OSError:  # not Linux, where the kernel would not keep the limit either
         return 0
 
 
@@ -248,15 +249,15 @@ has 0.9 and more of them, Shift JIS 0.7."""
 
 
 def decode_page(page: bytes, label: str) -> str:
-    """Return a page as text: by its mark, as UTF-8 if it is, by header, by itself, by statistics.
+    """Decode a page by its byte order mark, as UTF-8 if valid, by header, <meta>, or statistics.
 
     Args:
-        page: as it came.
+        page: its bytes.
         label: charset of the HTTP header, may be empty.
 
-    Source: WHATWG HTML, 13.2.3.2, "determining the character encoding"; other than there, bytes
-    that are UTF-8 are UTF-8 whatever the header says, and an encoding that does not fit the bytes
-    is skipped if another one does. The statistics are resiliparse's.
+    Source: WHATWG HTML, 13.2.3.2, "determining the character encoding", with two differences: valid
+    UTF-8 is UTF-8 whatever the header says, and an encoding that does not fit the bytes is skipped
+    if another one does. The statistics are resiliparse's.
     """
     from resiliparse.parse.encoding import detect_encoding, map_encoding_to_html5
 
@@ -277,9 +278,9 @@ def decode_page(page: bytes, label: str) -> str:
 
 
 def _as_utf8(page: bytes) -> str | None:
-    """Return a page as UTF-8, None if it is in another encoding; a cut last character is left out.
+    """Return a page decoded as UTF-8, None if it is in another encoding.
 
-    Crawlers cut pages at a number of bytes.
+    A last character that is cut is left out: crawlers cut pages at a number of bytes.
     """
     decoder = codecs.getincrementaldecoder("utf-8")
     try:

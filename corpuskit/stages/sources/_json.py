@@ -1,7 +1,7 @@
 """Kernels that take JSON objects apart, one per line, without a Python object per document.
 
-They answer for what is plainly well formed; any other line is `ODD` and left to Python's json
-module, which decides. Letters: N lines, B bytes, K wanted members.
+They parse what is plainly well formed; any other line is `UNPARSED` and left to Python's json
+module. Letters: N lines, B bytes, K requested members.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from corpuskit.kernels.arrays import Bools, Bytes, Int64s
 from corpuskit.kernels.jit import kernel
 from corpuskit.kernels.utf8 import write_char
 
-OK, BLANK, ODD = 0, 1, 2
+OK, BLANK, UNPARSED = 0, 1, 2
 """State of a line."""
 
 
 class LineFields(NamedTuple):
-    """What the lines are taken apart into; the kernel fills it.
+    """The members of N lines; `parse_lines` fills it.
 
     Attributes:
-        texts: (>= B,) the first wanted member of every line, unescaped, no byte order mark.
+        texts: (>= B,) the first requested member of every line, unescaped, no byte order mark.
         text_offsets: (N + 1,).
         replaced: (N,) whether a lone surrogate in the text became U+FFFD.
-        extra: (>= B,) one JSON object per line of the members not wanted, values as they are
-            written; empty (0,) = not wanted either.
-        extra_offsets: (N + 1,) an empty range where a line has no such members.
-        kinds: (N, K) kinds of the wanted values.
-        spans: (N, K, 2) their places in the data, quotes of a string not included.
+        extra: (>= B,) one JSON object per line of all other members, values as they are written;
+            (0,) leaves them out.
+        extra_offsets: (N + 1,) an empty range where a line has no other members.
+        kinds: (N, K) kinds of the requested values.
+        spans: (N, K, 2) begin and end of the values in the data, without the quotes of a string.
     """
 
     texts: Bytes
@@ -51,19 +51,20 @@ def parse_lines(
     is_plain: bool,
     fields: LineFields,
 ) -> Bytes:
-    """Take every line apart: O(B), allocates N bytes.
+    """Parse every line: O(B), allocates N bytes.
 
     Args:
         data: (B,) holding line i at `starts[i]:ends[i]`.
         starts, ends: (N,).
-        names: of the wanted members, k at `name_offsets[k]:name_offsets[k + 1]`, with no escapes
-            but those that JSON demands; 0 is the text.
+        names: of the requested members, k at `name_offsets[k]:name_offsets[k + 1]`, with no
+            escapes but those that JSON demands; 0 is the text.
         name_offsets: (K + 1,).
-        is_plain: names in the lines have no other escapes either; else a line with any is odd.
+        is_plain: names in the lines have no other escapes either; else a line that has one is
+            UNPARSED.
         fields: filled.
 
     Returns:
-        (N,) OK, BLANK or ODD; lines that are not OK have no members.
+        (N,) OK, BLANK or UNPARSED; lines that are not OK have no members.
     """
     states = np.zeros(len(starts), np.uint8)
     text_used = extra_used = 0
@@ -94,14 +95,14 @@ def _parse_line(
     fields: LineFields,
     row: int,
 ) -> tuple[int, int, int]:
-    """Take one line apart; return its state, and how far texts and extra are filled."""
+    """Parse one line; return its state, and how far texts and extra are filled."""
     text_used, first = fields.text_offsets[row], fields.extra_offsets[row]
     used = first
     pos = skip_space(data, start + mark_width(data, start, end), end)
     if pos == end:
         return BLANK, text_used, used
     if data[pos] != 123:
-        return ODD, text_used, used
+        return UNPARSED, text_used, used
     pos = skip_space(data, pos + 1, end)
     is_more = not (pos < end and data[pos] == 125)
     if not is_more:
@@ -112,11 +113,11 @@ def _parse_line(
         )
         pos = skip_space(data, pos, end) if pos >= 0 else end
         if pos == end or (data[pos] != 44 and data[pos] != 125):
-            return ODD, text_used, used
+            return UNPARSED, text_used, used
         is_more = data[pos] == 44
         pos = skip_space(data, pos + 1, end) if is_more else pos + 1
     if skip_space(data, pos, end) != end:
-        return ODD, text_used, used
+        return UNPARSED, text_used, used
     if used > first:
         fields.extra[used] = 125
         used += 1
@@ -136,7 +137,7 @@ def _parse_member(
     text_used: int,
     used: int,
 ) -> tuple[int, int, int]:
-    """Take one member; return the byte after it or -1, and how far texts and extra are filled."""
+    """Parse one member; return the byte after it or -1, and how far texts and extra are filled."""
     key, value = pos + 1, skip_key(data, pos, end)
     if value < 0:
         return -1, text_used, used
@@ -174,7 +175,7 @@ def mark_width(data: Bytes, start: int, end: int) -> int:
 
 @kernel
 def _without_mark(texts: Bytes, start: int, end: int) -> int:
-    """Close the gap of a byte order mark; return the new end."""
+    """Move a text over its byte order mark; return the new end."""
     width = mark_width(texts, start, end)
     if width:
         for pos in range(start, end - width):
@@ -190,7 +191,7 @@ def unescape(data: Bytes, spans: Int64s, kinds: Bytes, out: Bytes, offsets: Int6
 
     Args:
         data: (B,).
-        spans: (N, 2) places of the values.
+        spans: (N, 2) begin and end of the values.
         kinds: (N,); neither string nor number gives an empty range.
         out: (>= sum of spans,) filled.
         offsets: (N + 1,) filled.
@@ -238,7 +239,7 @@ def read_integers(data: Bytes, spans: Int64s, kinds: Bytes, values: Int64s) -> B
 
 @kernel
 def _find_name(data: Bytes, key: int, key_end: int, names: Bytes, name_offsets: Int64s) -> int:
-    """Return which of the K names is at `key:key_end`, -1 for none."""
+    """Return the index among K names of the one at `key:key_end`, -1 for none."""
     for index in range(len(name_offsets) - 1):
         begin = name_offsets[index]
         if name_offsets[index + 1] - begin != key_end - key:
@@ -271,8 +272,8 @@ def _copy(data: Bytes, begin: int, end: int, out: Bytes, used: int) -> int:
 
 # ---------------------------------------------------------------- where values end
 #
-# Each kernel takes a place in `data (B,) uint8` and the end of the line, returns the byte after the
-# value or -1, and costs O(bytes read). Source: RFC 8259, sections 2-7.
+# Each kernel takes a position in `data (B,) uint8` and the end of the line, returns the position
+# after the value or -1, and costs O(bytes read). Source: RFC 8259, sections 2-7.
 
 
 MISSING, STRING, INTEGER, FLOAT, BOOL, NULL, NESTED = range(7)
@@ -282,7 +283,8 @@ MAX_DEPTH = 60
 """Deeper nesting is refused: one bit per level, in 64 bits with room to spare."""
 
 PLAIN = np.array([byte >= 32 and byte not in b'"\\' for byte in range(256)])
-"""Bytes that stand for themselves in a string. A table beats vector code here: runs are short."""
+"""Bytes of a string that need no escape. Runs are short: the table finds ends of strings at 1,296
+MB/s, vectors of 32 bytes at 352."""
 
 TRUE = np.frombuffer(b"true", np.uint8)
 FALSE = np.frombuffer(b"false", np.uint8)
@@ -291,7 +293,7 @@ NOTHING = np.frombuffer(b"null", np.uint8)
 
 @kernel
 def string_end(data: Bytes, pos: int, end: int) -> int:
-    """Return the place of the closing quote of a well-formed string, or -1."""
+    """Return the position of the closing quote of a well-formed string, or -1."""
     while pos < end:
         while pos < end and PLAIN[data[pos]]:
             pos += 1
@@ -459,8 +461,8 @@ def skip_space(data: Bytes, pos: int, end: int) -> int:
 def hex4(data: Bytes, pos: int) -> int:
     """Return the value of four hexadecimal digits, or -1."""
     code = 0
-    for place in range(pos, pos + 4):
-        byte = np.int64(data[place])
+    for index in range(pos, pos + 4):
+        byte = np.int64(data[index])
         if 48 <= byte <= 57:
             digit = byte - 48
         elif 97 <= (byte | 32) <= 102:
@@ -476,7 +478,7 @@ def write_string(data: Bytes, pos: int, end: int, out: Bytes, used: int) -> tupl
     """Unescape a string up to its closing quote or `end`; lone surrogates become U+FFFD.
 
     Returns:
-        The place of the quote, `end` or -1, how far `out` is filled, and whether anything was
+        The position of the quote, `end` or -1, how far `out` is filled, and whether anything was
         replaced.
     """
     replaced = False

@@ -52,13 +52,13 @@ _ACCENTS = {
     "vec": "\u2192\u20d7", "dot": "\u02d9\u0307.", "ddot": "\u00a8\u0308", "check": "\u02c7",
     "breve": "\u02d8", "overbrace": "\u23de",
 }  # fmt: skip
-OVER = {_: name for name, signs in _ACCENTS.items() for _ in signs}
+OVER = {sign: name for name, signs in _ACCENTS.items() for sign in signs}
 UNDER = {"\u23df": "underbrace"} | dict.fromkeys("_\u00af\u203e\u2015\u0332", "underline")
 LIMITS = re.compile(
     r"\\(?:sum|(co)?prod|i{0,2}int|oint|big\w+|lim(inf|sup)?|max|min|sup|inf|det|gcd|Pr"
     r"|(over|under)brace\{.*\})"
 )
-"""What has its limits below and above by itself; other bases get \\underset and \\overset."""
+"""Bases that LaTeX puts limits below and above of; others get \\underset and \\overset."""
 MATRICES = {
     "(": ("pmatrix", ")"), "[": ("bmatrix", "]"), "|": ("vmatrix", "|"), "{": ("cases", ""),
 }  # fmt: skip
@@ -85,7 +85,7 @@ def to_latex(math: Any) -> str:
 
 
 def children(node: Any) -> Iterator[Any]:
-    """Yield the nodes in a node; its `child_nodes` takes quadratic time."""
+    """Yield the nodes in a node; resiliparse's `child_nodes` takes quadratic time."""
     child = node.first_child
     while child is not None:
         yield child
@@ -139,7 +139,7 @@ def _latex(node: Any, depth: int) -> str:
         return _fenced(node, elements, depth)
     if node.tag == "mmultiscripts" and elements:
         return _multiscripts(elements, depth)
-    if node.tag == "semantics" and elements:  # the others say the first one in other ways
+    if node.tag == "semantics" and elements:  # the other children are annotations
         return _latex(elements[0], depth + 1)
     return _row(node, depth + 1)
 
@@ -184,10 +184,10 @@ def _text(node: Any) -> str:
 
 
 def _scripts(base: str, lower: str = "", upper: str = "") -> str:
-    is_one = re.fullmatch(r"\\?[A-Za-z]+|.|\d+|\\[a-z]+\{[^{}]*\}|\{\}|", base)
+    is_single = re.fullmatch(r"\\?[A-Za-z]+|.|\d+|\\[a-z]+\{[^{}]*\}|\{\}|", base)
     up = "'" * upper.count("prime") if re.fullmatch(r"(\\prime ?)+", upper) else f"^{{{upper}}}"
     return (
-        (base if is_one else f"{{{base}}}")
+        (base if is_single else f"{{{base}}}")
         + (f"_{{{lower}}}" if lower else "")
         + (up if upper else "")
     )
@@ -217,15 +217,17 @@ UNDER_NAMES = {_symbol(sign): name for sign, name in UNDER.items()}
 
 def _multiscripts(elements: list[Any], depth: int) -> str:
     """Return a base with the scripts after it, and those after <mprescripts/> before it."""
-    scripts: dict[bool, list[str]] = {False: [], True: []}
-    is_before = False
+    after: list[str] = []
+    before: list[str] = []
+    scripts = after
     for element in elements[1:]:
-        is_before |= element.tag == "mprescripts"
-        if element.tag != "mprescripts":
-            scripts[is_before].append(_latex(element, depth + 1))
+        if element.tag == "mprescripts":
+            scripts = before
+        else:
+            scripts.append(_latex(element, depth + 1))
     post, pre = (
-        (" ".join(scripts[place][::2]).strip(), " ".join(scripts[place][1::2]).strip())
-        for place in (False, True)
+        (" ".join(scripts[::2]).strip(), " ".join(scripts[1::2]).strip())
+        for scripts in (after, before)
     )
     return _scripts("{}", *pre) * any(pre) + _scripts(_latex(elements[0], depth + 1), *post)
 

@@ -24,10 +24,10 @@ from corpuskit.stages.sources._stream import (
 BLOCK_BYTES = 4 << 20
 BLOCK_ROWS = 4096
 STEP_BYTES = 1 << 16
-"""Least that is read to finish the last record of a slice."""
+"""Read at least, to finish the last record of a slice."""
 
 HEAD_BYTES = 20_000
-"""How much of a record that is not a document goes to the ledger."""
+"""Bytes of a record that is not a document that the ledger keeps."""
 
 
 class Cutter(NamedTuple):
@@ -75,7 +75,7 @@ class RecordBlock:
         return len(self.starts)
 
     def row(self, index: int) -> bytes:
-        """Return one record (a copy)."""
+        """Return a copy of one record."""
         return self.data[self.starts[index] : self.ends[index]].tobytes()
 
 
@@ -142,7 +142,7 @@ def join_blocks(blocks: Iterator[RecordBlock]) -> Iterator[RecordBlock]:
 
 
 def _joined(blocks: list[RecordBlock]) -> RecordBlock:
-    """Return one block; a line feed between two ends what is not whole UTF-8 at the end of one."""
+    """Return one block, with a line feed between two: half a UTF-8 sequence must end there."""
     if len(blocks) == 1:
         return blocks[0]
     gap = np.array([10], np.uint8)
@@ -150,7 +150,7 @@ def _joined(blocks: list[RecordBlock]) -> RecordBlock:
     data = np.concatenate([piece for block in blocks for piece in (block.data, gap)])
     return RecordBlock(
         np.concatenate([block.positions for block in blocks]),
-        frozen(data),  # as those that come alone
+        frozen(data),  # read-only, as blocks that are not joined
         np.concatenate([b.starts + first for b, first in zip(blocks, firsts, strict=True)]),
         np.concatenate([b.ends + first for b, first in zip(blocks, firsts, strict=True)]),
         tuple(itertools.chain.from_iterable(block.too_long for block in blocks)),
@@ -166,7 +166,8 @@ def _read_slice(
         end = None if stream.kind else piece.end
         buffer = b""
         if begin:
-            # The byte before the slice may end a record; if not, one that is not ours continues.
+            # The byte before the slice may end a record; if not, a record of the slice before
+            # continues here.
             skipped, buffer, _ = _skip(stream, b"", cutter)
             begin += skipped - 1
         consumed = 0
@@ -190,8 +191,8 @@ def _trimmed(
 ) -> RecordBlock:
     low, high = (int(starts[0]), int(ends[-1])) if len(starts) else (0, 0)
     long = tuple(dataclasses.replace(record, position=first | record.position) for record in long)
-    places = (first | position) + starts
-    return RecordBlock(places, data[low:high], starts - low, ends - low, long, size)
+    positions = (first | position) + starts
+    return RecordBlock(positions, data[low:high], starts - low, ends - low, long, size)
 
 
 _Run = tuple[int, "Bytes", "Int64s", "Int64s", tuple[TooLong, ...]]
@@ -234,8 +235,8 @@ def _without_long(
     position: int, data: Bytes, starts: Int64s, ends: Int64s, limit: int
 ) -> tuple[Int64s, Int64s, tuple[TooLong, ...]]:
     is_long = ends - starts > limit
-    places = zip(starts[is_long].tolist(), ends[is_long].tolist(), strict=True)
-    too_long = tuple(TooLong(position + a, b - a, _head(data[a:b])) for a, b in places)
+    ranges = zip(starts[is_long].tolist(), ends[is_long].tolist(), strict=True)
+    too_long = tuple(TooLong(position + a, b - a, _head(data[a:b])) for a, b in ranges)
     return starts[~is_long], ends[~is_long], too_long
 
 

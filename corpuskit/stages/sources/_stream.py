@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 READ_BYTES = 1 << 18
 OUTPUT_BYTES = 1 << 20
-"""Most bytes that one step of a decoder may return, whatever the ratio."""
+"""A decoder returns at most this many bytes at a time, whatever the ratio."""
 
 MAX_WINDOW_LOG = 31
 """`zstd --long=31`, as public forum dumps use it; zstd alone refuses more than 27, 128 MB."""
@@ -55,7 +55,7 @@ def compression(path: str) -> str:
 
 
 def compression_of(path: str, head: bytes) -> str:
-    """Return the same, of a file that begins with these bytes."""
+    """Do the same for a file that begins with `head`."""
     claim = ENDINGS.get(os.path.splitext(path)[1].lower(), "")
     if not head:
         return claim
@@ -81,7 +81,7 @@ def refuse_no_bytes(path: str) -> None:
     """Refuse an empty file that is compressed by name; an empty plain file has no documents.
 
     Raises:
-        DataError: even of no documents, gzip and zstd make a header.
+        DataError: gzip and zstd write a header even for no documents.
     """
     if kind := compression_of(path, b""):
         raise DataError(f"{path}: no whole {kind} file: it has 0 bytes. Fetch it again.")
@@ -97,7 +97,7 @@ class InputStream:
 
     Attributes:
         kind: its compression, empty for a plain file.
-        consumed: bytes of the file that were taken so far.
+        consumed: bytes of the file that were read so far.
     """
 
     def __init__(self, path: str, begin: int = 0, max_expansion: int = MAX_EXPANSION) -> None:
@@ -170,10 +170,10 @@ def _plain(file: BufferedIOBase, path: str) -> Iterator[bytes]:
 
 def _gunzip(file: BufferedIOBase, path: str) -> Iterator[bytes]:
     """Yield the content of all gzip members; zeros between and after them are padding."""
-    decoder, is_fresh = zlib.decompressobj(31), True
+    decoder, is_new = zlib.decompressobj(31), True
     while compressed := file.read(READ_BYTES):
         while True:
-            if is_fresh:
+            if is_new:
                 compressed = compressed.lstrip(b"\0")
                 if not compressed:
                     break
@@ -181,17 +181,17 @@ def _gunzip(file: BufferedIOBase, path: str) -> Iterator[bytes]:
                 piece = decoder.decompress(compressed, OUTPUT_BYTES)
             except zlib.error as error:
                 raise _broken(file, path, "gzip", str(error)) from None
-            is_fresh = False
+            is_new = False
             if piece:
                 yield piece
             if decoder.eof:
                 compressed = decoder.unused_data
-                decoder, is_fresh = zlib.decompressobj(31), True
+                decoder, is_new = zlib.decompressobj(31), True
                 continue
             compressed = decoder.unconsumed_tail
             if not compressed and len(piece) < OUTPUT_BYTES:
                 break
-    if not is_fresh:
+    if not is_new:
         raise _broken(file, path, "gzip", "the file ends within a member")
 
 
@@ -202,12 +202,12 @@ def _unzstd(file: BufferedIOBase, path: str) -> Iterator[bytes]:
 def zstd_pieces(
     file: BufferedIOBase, path: str, size: int = READ_BYTES
 ) -> Iterator[tuple[int, bytes]]:
-    """Yield the content of all zstd frames in pieces, each with where its frame begins.
+    """Yield the content of all zstd frames in pieces, each after the offset of its frame.
 
     Args:
         file: at the beginning of a frame.
         path: what errors call it.
-        size: bytes to decode at a time: what they hold before damage in them is lost with it.
+        size: bytes to decode at a time; if they are damaged, all of their content is lost.
     """
     from corpuskit.formats.zstd import zstd
 

@@ -1,8 +1,8 @@
 """Structure of pages that is kept as Markdown, whichever extractor takes the text out.
 
-Words that the page does not hold, marks, go into the page where structure begins and ends, so that
-the extractor decides as it would without them. In its text, Markdown made from the page takes their
-place. If the extractor left out one mark of a pair, its own text of that part stays.
+Marks are words that the page does not hold, put where structure begins and ends; the extractor
+decides as it would without them. In its text they are replaced by Markdown made from the page. If
+the extractor left out one mark of a pair, its own text of that part stays.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ LANGUAGE = re.compile(
 NO_LANGUAGES = frozenset({"none", "default", "plaintext", "text", "notranslate"})
 
 LAYOUT = "table,pre,form,h1,h2,h3,h4,h5,h6,iframe,[role=presentation]"
-"""A table that holds one of these is no table of data."""
+"""A table with one of these inside is layout, and is not marked."""
 LONG_CELL = 1000
-"""Nor is one without a header cell and with a cell of more characters."""
+"""So is a table without a header cell that has a cell of more characters."""
 MAX_SPAN, MAX_DEPTH = 100, 20
 UNSEEN = "script,style,template,[hidden],[style*='display:none' i],[style*='display: none' i]"
 
 
 class Marks:
-    """A page with marks, and what takes their place."""
+    """A page with marks, and the Markdown that replaces them."""
 
     def __init__(self, page: str, kinds: Sequence[str]) -> None:
         from resiliparse.parse.html import HTMLTree
@@ -64,22 +64,22 @@ class Marks:
         self.page = page if document is None else document.html
 
     def with_markdown(self, text: str) -> str:
-        """Return the text of an extractor with Markdown in the place of the marks."""
+        """Return the text of an extractor with its marks replaced by Markdown."""
         marks = re.compile(rf"{self._stem}([0-9]{{1,9}})([aiz]) ?")
         ends = {mark[1]: mark.end() for mark in marks.finditer(text) if mark[2] == "z"}
         pieces: list[str] = []
-        at = 0
+        copied_to = 0
         for mark in marks.finditer(text):
-            if mark.start() < at or int(mark[1]) >= len(self._texts):
+            if mark.start() < copied_to or int(mark[1]) >= len(self._texts):
                 continue
-            plain, at = text[at : mark.start()], mark.end()
+            plain, copied_to = text[copied_to : mark.start()], mark.end()
             end = ends.get(mark[1], 0) if mark[2] == "a" else 0
-            if end > at:
+            if end > copied_to:
                 plain, after = plain.rstrip(" \t\n|"), "\n\n"
                 pieces += [plain, "\n\n" if plain else "", self._texts[int(mark[1])], after]
                 while end < len(text) and text[end] in " \t\n|":
                     end += 1
-                at = end
+                copied_to = end
             elif mark[2] == "i":
                 line = plain.rpartition("\n")[2]
                 is_start = re.fullmatch(r"[ \t]*(?:[\u2022*-]|\d+\.)?[ \t]*", line)
@@ -87,7 +87,7 @@ class Marks:
                 pieces += [plain, self._texts[int(mark[1])]]
             else:
                 pieces.append(plain)
-        return "".join([*pieces, text[at:]])
+        return "".join([*pieces, text[copied_to:]])
 
     def _mark(self, node: Any, text: str, pair: bool = True) -> None:
         """Put a mark before the first text in a node, if any, and after the last."""
@@ -109,12 +109,12 @@ class Marks:
             latex = "" if is_inner else _latex_of(node)
             if latex:
                 names = ("class", "display", "mode", "type")
-                facts = " ".join(f"{name}={node.getattr(name) or ''}" for name in names)
+                attributes = " ".join(f"{name}={node.getattr(name) or ''}" for name in names)
                 inner = node.query_selector("math[display=block],img")
-                facts += (
+                attributes += (
                     f" display=block {inner.class_name}" if inner and inner.tag == "math" else ""
                 )
-                sign = "$$" if any(word in facts for word in DISPLAY) else "$"
+                sign = "$$" if any(word in attributes for word in DISPLAY) else "$"
                 node.replace_with(self._text_node(f"{sign}{latex}{sign}"))
 
     def _mark_code(self, body: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -14,7 +15,7 @@ from corpuskit.errors import DataError, UsageError, suggest
 from corpuskit.formats.batch import large_strings, utf8
 from corpuskit.kernels.arrays import Bools, Bytes, Int64s, frozen, join_bytes
 from corpuskit.stage import InputFile, Reject, Slice, SourceBatch
-from corpuskit.stages.sources._columns import BrokenRules, ColumnSource, is_utf8, pick
+from corpuskit.stages.sources._columns import BrokenRules, ColumnSource, not_utf8, pick
 from corpuskit.stages.sources._json import (
     BLANK,
     BOOL,
@@ -23,8 +24,8 @@ from corpuskit.stages.sources._json import (
     MISSING,
     NESTED,
     NULL,
-    ODD,
     STRING,
+    UNPARSED,
     LineFields,
     parse_lines,
     read_integers,
@@ -72,9 +73,13 @@ class Jsonl(ColumnSource):
         return estimate_text(file, piece, self.max_expansion)
 
     def check_files(self, paths: Sequence[str]) -> None:
-        expected = {name: Wanted(role, *LABEL) for role, name in self.labels.items() if name}
-        expected |= {name: Wanted("columns", *TYPES[kind]) for name, kind in self.columns.items()}
-        check_members(paths, {**expected, self.text_column: Wanted("text_column", *TEXT)})
+        expected = {
+            name: ExpectedMember(role, *LABEL) for role, name in self.labels.items() if name
+        }
+        expected |= {
+            name: ExpectedMember("columns", *TYPES[kind]) for name, kind in self.columns.items()
+        }
+        check_members(paths, {**expected, self.text_column: ExpectedMember("text_column", *TEXT)})
 
     def slices(self, file: InputFile, target_bytes: int) -> list[Slice]:
         return cut_file(file, target_bytes)
@@ -91,25 +96,25 @@ class Jsonl(ColumnSource):
         columns_and_labels = [self.text_column, *(name for name in labels if name), *self.columns]
         names = list(dict.fromkeys(columns_and_labels))
         members = Members(block, names, with_extra=self.extra)
-        findings = BrokenRules(self.rules, len(block))
-        findings.mark(None, members.states == BLANK)
-        findings.mark("invalid_utf8", members.states == INVALID)
-        findings.mark("bad_json", members.states == ODD)
+        broken = BrokenRules(self.rules, len(block))
+        broken.mark(None, members.states == BLANK)
+        broken.mark("invalid_utf8", members.states == INVALID)
+        broken.mark("bad_json", members.states == UNPARSED)
         texts = members.texts()
         sizes = utf8(texts).sizes()
-        findings.mark("bad_text", members.kinds(0) != STRING)
-        findings.mark("too_long", sizes > max_bytes)
+        broken.mark("bad_text", members.kinds(0) != STRING)
+        broken.mark("too_long", sizes > max_bytes)
         columns: dict[str, pa.Array] = {}
         for name, kind in self.declared().items():
             columns[name], is_bad = members.typed(names.index(name), kind)
-            findings.mark("bad_column", is_bad)
+            broken.mark("bad_column", is_bad)
         label_arrays: list[pa.Array | None] = [None, None, None]
-        for place, label in enumerate(labels):
+        for index, label in enumerate(labels):
             if label:
                 slot = names.index(label)
-                label_arrays[place] = members.strings(slot).cast(pa.string())
-                findings.mark("bad_column", np.isin(members.kinds(slot), (BOOL, NESTED)))
-        is_kept = findings.codes == 0
+                label_arrays[index] = members.strings(slot).cast(pa.string())
+                broken.mark("bad_column", np.isin(members.kinds(slot), (BOOL, NESTED)))
+        is_kept = broken.codes == 0
         rows = pa.array(np.flatnonzero(is_kept))
         ids, urls, dates = (pick(array, rows, len(block)) for array in label_arrays)
         return SourceBatch(
@@ -120,19 +125,19 @@ class Jsonl(ColumnSource):
             urls=urls,
             dates=dates,
             extra=pick(members.extra(), rows, len(block)) if self.extra else None,
-            rejects=tuple(_rejects(block, findings, texts, sizes, max_bytes, label_arrays[0])),
+            rejects=tuple(_rejects(block, broken, texts, sizes, max_bytes, label_arrays[0])),
             replaced=tuple(np.flatnonzero(members.replaced[is_kept]).tolist()),
             size_bytes=block.size_bytes,
         )
 
 
 def _rejects(
-    block: RecordBlock, findings: BrokenRules, texts: pa.Array, sizes: Int64s, max_bytes: int,
+    block: RecordBlock, broken: BrokenRules, texts: pa.Array, sizes: Int64s, max_bytes: int,
     ids: pa.Array | None,
 ) -> Iterator[Reject]:  # fmt: skip
     for long in block.too_long:
         yield Reject(long.position, "too_long", long.size_bytes, max_bytes, long.head)
-    for row, rule in findings.rows():
+    for row, rule in broken.rows():
         value = threshold = np.nan
         if rule == "too_long":
             head = utf8(texts).row(row)[:HEAD_BYTES].decode("utf-8", "ignore")
@@ -149,32 +154,32 @@ def _rejects(
 
 
 INVALID = 3
-"""State of a line that is not UTF-8, besides OK, BLANK and ODD (no JSON object)."""
+"""State of a line that is not UTF-8, beside OK, BLANK and UNPARSED (no JSON object)."""
 
 
 class Members:
-    """The wanted members of a block of N lines, K per line.
+    """The requested members of a block of N lines, K per line.
 
     Args:
         block: the lines.
-        names: of the wanted members, each once.
+        names: of the requested members, each once.
         with_extra: keep the other members as JSON.
 
     Attributes:
-        states: (N,) uint8: OK, BLANK, ODD or INVALID.
-        replaced: (N,) whether a lone surrogate was replaced in a string asked for so far.
+        states: (N,) uint8: OK, BLANK, UNPARSED or INVALID.
+        replaced: (N,) whether a lone surrogate was replaced in a string returned so far.
     """
 
     def __init__(self, block: RecordBlock, names: Sequence[str], *, with_extra: bool) -> None:
         self._offsets, self._names = join_bytes([_dumps(name)[1:-1] for name in names])
         self._data, self._starts, self._ends = block.data, block.starts, block.ends.copy()
         self._with_extra = with_extra
-        broken = _not_utf8(block)
+        broken = not_utf8(block.data, block.starts, block.ends)
         self._ends[broken] = self._starts[broken]
         self._parse()
-        odd = np.flatnonzero(self.states == ODD)
-        if len(odd):
-            self._repair(odd, block)
+        unparsed = np.flatnonzero(self.states == UNPARSED)
+        if len(unparsed):
+            self._repair(unparsed, block)
         self.states[broken] = INVALID
 
     def _parse(self, *, is_plain: bool = False) -> None:
@@ -193,25 +198,24 @@ class Members:
         )
         self.replaced = self._fields.replaced
 
-    def _repair(self, odd: Int64s, block: RecordBlock) -> None:
-        """Let Python read what the kernel did not, write it plainly, and take that apart."""
+    def _repair(self, unparsed: Int64s, block: RecordBlock) -> None:
+        """Parse with Python what the kernel did not, write it as plain JSON, and parse that."""
         self._starts = self._starts.copy()
         pieces, size = [self._data], len(self._data)
-        for row in odd.tolist():
+        for row in unparsed.tolist():
             plain = _plain_json(block.row(row)) or b""
             pieces.append(np.frombuffer(plain, np.uint8))
             self._starts[row], self._ends[row] = size, size + len(plain)
             size += len(plain)
         self._data = frozen(np.concatenate(pieces))
         self._parse(is_plain=True)
-        self.states[odd[self.states[odd] == BLANK]] = ODD
+        self.states[unparsed[self.states[unparsed] == BLANK]] = UNPARSED
 
     def texts(self) -> pa.LargeStringArray:
         """Return the first member, unescaped; empty if it is not a string."""
         return large_strings(self._fields.text_offsets, self._fields.texts)
 
     def kinds(self, slot: int) -> Bytes:
-        """Return the kinds of one member, (N,)."""
         return self._fields.kinds[:, slot].copy()
 
     def strings(self, slot: int, kinds: Bytes | None = None) -> pa.LargeStringArray:
@@ -219,7 +223,7 @@ class Members:
 
         Args:
             slot: which member.
-            kinds: (N,) its kinds, where the caller has overruled some.
+            kinds: (N,) its kinds; None: as parsed.
         """
         kinds = self.kinds(slot) if kinds is None else kinds
         spans = self._spans(slot)
@@ -253,19 +257,9 @@ class Members:
         return self.strings(slot, kinds).cast(kind), ~fits & ~is_null
 
     def extra(self) -> pa.Array:
-        """Return the members not wanted as JSON objects, null where a line has none."""
+        """Return all other members as JSON objects, null where a line has none."""
         offsets = self._fields.extra_offsets
         return large_strings(offsets, self._fields.extra, np.diff(offsets) == 0).cast(pa.string())
-
-
-def _not_utf8(block: RecordBlock) -> Int64s:
-    """Return the rows that are not UTF-8; line feeds end sequences, so one test serves all rows."""
-    if is_utf8(block.data):
-        return np.empty(0, np.int64)
-    rows = [
-        row for row in range(len(block)) if not is_utf8(np.frombuffer(block.row(row), np.uint8))
-    ]
-    return np.array(rows, np.int64)
 
 
 def _plain_json(line: bytes) -> bytes | None:
@@ -299,13 +293,13 @@ def _finite(number: str) -> float | None:
 
 
 LOOK_BYTES = 1 << 18
-"""Looked at of a file: 60 web documents; 2 CPU milliseconds."""
+"""Read of a file: 60 web documents; 2 CPU milliseconds."""
 
 MAX_FILES = 8
-"""Files that are looked at, if the first ones lack something."""
+"""Files that are read, if the first ones lack a member."""
 
 
-class Wanted(NamedTuple):
+class ExpectedMember(NamedTuple):
     """A member that lines should have: the parameter that names it, and the JSON types it may have.
 
     Attributes:
@@ -328,38 +322,38 @@ TYPES: Mapping[str, tuple[tuple[type, ...], str]] = {
 """Declared type -> types of JSON."""
 
 
-def check_members(paths: Sequence[str], expected: Mapping[str, Wanted]) -> None:
+def check_members(paths: Sequence[str], expected: Mapping[str, ExpectedMember]) -> None:
     """Check that some of the first lines have the members that parameters name.
 
-    Lines that lack one, or hold another type, are data and no error. But where no line of any file
-    looked at serves, every document would go to the ledger, or lack its value.
+    A line that lacks one, or holds another type, goes to the ledger when it is read. But where all
+    first lines do, every document would, or would lack its value.
 
     Raises:
         UsageError: a member is in none of them, or always of another type; or no line is an object.
     """
-    head = _FirstLines(expected)
+    first_lines = _FirstLines(expected)
     step = max(len(paths) // MAX_FILES, 1)
     for path in paths[::step][:MAX_FILES]:
         for line in _first_lines(path):
-            head.add(line)
-        if head.objects and not head.missing:
+            first_lines.add(line)
+        if first_lines.objects and not first_lines.missing:
             return
-    if head.lines and not head.objects:
+    if first_lines.lines and not first_lines.objects:
         raise UsageError(
-            f"{paths[0]}: none of the first {head.lines} lines is a JSON object. Write one object "
-            "a line, or name another format."
+            f"{paths[0]}: none of the first {first_lines.lines} lines is a JSON object. Write one "
+            "object a line, or name another format."
         )
-    for name in head.missing if head.objects else ():
-        if problem := head.problem(name):
+    for name in first_lines.missing if first_lines.objects else ():
+        if problem := first_lines.problem(name):
             raise UsageError(
                 f"{expected[name].parameter}: {paths[0]}: in its first lines {problem}"
             )
 
 
 class _FirstLines:
-    """What the first lines of some files hold of the members that are wanted."""
+    """Which of the expected members the first lines of some files have."""
 
-    def __init__(self, expected: Mapping[str, Wanted]) -> None:
+    def __init__(self, expected: Mapping[str, ExpectedMember]) -> None:
         self.expected, self.missing = expected, dict.fromkeys(expected)
         self.lines = self.objects = 0
         self._names: set[str] = set()
@@ -380,13 +374,13 @@ class _FirstLines:
                 self._types[name].add(_type_name(value))
 
     def problem(self, name: str) -> str:
-        """Return what is wrong with a member that no line has as it should be."""
+        """Return why no line has a usable value of a member; empty if it is null in all."""
         if types := self._types[name]:
             kinds, expected_type = " or ".join(sorted(types)), self.expected[name].type_name
             return f"{name!r} is always {kinds}, not {expected_type}. Name another member."
         if name not in self._names:
             return f"no object has {name!r}. {suggest(name, self._names)}"
-        return ""  # it is null in all of them
+        return ""
 
 
 def _first_lines(path: str) -> list[bytes]:
@@ -394,9 +388,9 @@ def _first_lines(path: str) -> list[bytes]:
     try:
         with InputStream(path) as stream:
             head = stream.read(LOOK_BYTES)
-    except (DataError, OSError):  # whoever reads the file says more
+    except (DataError, OSError):  # reading the file will raise it with more detail
         return []
-    lines = head.removeprefix(b"\xef\xbb\xbf").split(b"\n")
+    lines = head.removeprefix(codecs.BOM_UTF8).split(b"\n")
     if len(head) == LOOK_BYTES:
         lines.pop()
     return [line for line in lines if line.strip()]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
 from typing import ClassVar, Literal
@@ -12,7 +13,7 @@ from pydantic import Field
 
 from corpuskit.formats.batch import POSITION_BITS, large_strings
 from corpuskit.stage import InputFile, Reject, Slice, Source, SourceBatch
-from corpuskit.stages.sources._columns import BrokenRules, is_utf8
+from corpuskit.stages.sources._columns import BrokenRules, not_utf8
 from corpuskit.stages.sources._records import (
     HEAD_BYTES,
     LINES,
@@ -26,9 +27,8 @@ from corpuskit.stages.sources._records import (
 )
 from corpuskit.stages.sources._stream import MAX_EXPANSION, InputStream, estimate_text
 
-MARK = b"\xef\xbb\xbf"
 SKIP_BYTES = 4 << 20
-"""Read at once of what is only counted."""
+"""Read at once of a file that is too long, to count its bytes."""
 
 
 class Text(Source):
@@ -78,7 +78,7 @@ class Text(Source):
             return
         # A byte order mark does not count, and a carriage return is no part of the line; one byte
         # more, so that a document that is just too long is measured without them.
-        limit = max_document_bytes + len(MARK) + 2
+        limit = max_document_bytes + len(codecs.BOM_UTF8) + 2
         cutter = LINES if self.per == "line" else PARAGRAPHS
         for block in read_blocks(pieces, limit, cutter, self.max_expansion):
             yield _batch(block, max_document_bytes, is_line=self.per == "line")
@@ -87,7 +87,7 @@ class Text(Source):
 def _read(file: InputFile, max_bytes: int, max_expansion: int) -> RecordBlock:
     """Read a file as one document, in memory bounded by the longest one allowed."""
     with InputStream(file.path, max_expansion=max_expansion) as stream:
-        content = stream.read(max_bytes + len(MARK) + 1)
+        content = stream.read(max_bytes + len(codecs.BOM_UTF8) + 1)
         size = len(content)
         while chunk := stream.read(SKIP_BYTES):
             size += len(chunk)
@@ -99,25 +99,23 @@ def _read(file: InputFile, max_bytes: int, max_expansion: int) -> RecordBlock:
 
 
 def _batch(block: RecordBlock, limit: int, *, is_line: bool) -> SourceBatch:
-    """Make documents of records, one each, without those that are blank."""
+    """Make a document of each record that is not blank."""
     starts, ends = block.starts.copy(), block.ends.copy()
     trim_records(block.data, starts, ends, is_line)
     sizes = ends - starts
-    findings = BrokenRules(("invalid_utf8", "too_long"), len(block))
-    findings.mark("too_long", sizes > limit)
-    findings.mark(None, sizes == 0)
-    if not is_utf8(block.data):
-        rows = [not is_utf8(block.data[a:b]) for a, b in zip(starts, ends, strict=True)]
-        findings.mark("invalid_utf8", np.array(rows, np.bool_))
+    broken = BrokenRules(("invalid_utf8", "too_long"), len(block))
+    broken.mark("too_long", sizes > limit)
+    broken.mark(None, sizes == 0)
+    broken.mark("invalid_utf8", not_utf8(block.data, starts, ends))
     rejects = [Reject(x.position, "too_long", x.size_bytes, limit, x.head) for x in block.too_long]
-    for row, rule in findings.rows():
+    for row, rule in broken.rows():
         head = block.row(row)[:HEAD_BYTES].decode("utf-8", "replace")
         position = int(block.positions[row])
         if rule == "too_long":
             rejects.append(Reject(position, rule, float(sizes[row]), limit, head))
         else:
             rejects.append(Reject(position, rule, text=head))
-    is_kept = findings.codes == 0
+    is_kept = broken.codes == 0
     return SourceBatch(
         positions=block.positions[is_kept],
         texts=large_strings(*gather_records(block.data, starts[is_kept], ends[is_kept])),

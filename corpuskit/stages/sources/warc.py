@@ -15,25 +15,21 @@ from corpuskit.stages.sources._extract import (
     CHILD_BYTES,
     RULES,
     Extracted,
-    Extractor,
-    ExtractorSettings,
-    Favour,
+    ExtractorParameters,
     HtmlPage,
     check_loads,
     extract_pages,
-    libraries,
 )
 from corpuskit.stages.sources._stream import compression
-from corpuskit.stages.sources._structure import Part
 from corpuskit.stages.sources._web import Finished, PageDraft, WebSource, describe
 from corpuskit.stages.sources._web.archive import is_wacz, read_parts
 from corpuskit.stages.sources._web.http import (
     BrokenBodyError,
     Response,
     TooMuchError,
+    binary_kind,
     charset,
     decode_body,
-    magic,
     media_type,
     parse_response,
 )
@@ -53,7 +49,7 @@ TEXT_SPEED = {"resiliparse": 1.5e6, "mixed": 0.45e6, "trafilatura": 0.15e6}
 """Bytes of text per CPU second."""
 
 
-class Warc(WebSource):
+class Warc(ExtractorParameters, WebSource):
     """Read web archives (.warc, .warc.gz, .warc.zst) and take the main text out of their pages.
 
     ARC files (.arc, .arc.gz) and the WARC files in WACZ files (.wacz) are read too.
@@ -101,34 +97,16 @@ class Warc(WebSource):
     )
     bounds: ClassVar[Mapping[str, str]] = {"extraction_timeout": "page_seconds"}
 
-    extractor: Extractor = "resiliparse"
-    """`resiliparse`; `trafilatura`, 12 times slower, leaves out more navigation; `mixed`, 4 times
-    slower, is resiliparse where templates or prose make that safe, else trafilatura."""
-    main_content: bool = True
-    """Leave out navigation, headers and footers; else all visible text. Not for trafilatura."""
-    favour: Favour = "balanced"
-    """Of trafilatura: `precision` (less text), `recall` (more text), or `balanced`."""
-    fast: bool = False
-    """Of trafilatura: do not compare with other methods where the text seems short."""
-    comments: bool = False
-    """Keep what readers wrote below an article."""
-    structure: tuple[Part, ...] = ()
-    """Parts that keep their form, as Markdown: `headings`, `lists`, `tables`, `code` (blocks, with
-    their language), `formulas` (LaTeX between `$` or `$$`)."""
     records: tuple[Literal["response", "resource"], ...] = Field(("response",), min_length=1)
     """Types of records that are pages; `resource` records come without HTTP."""
     statuses: tuple[int, ...] = Field((200,), min_length=1)
     """HTTP status codes of pages."""
     content_types: tuple[str, ...] = Field(("text/html", "application/xhtml+xml"), min_length=1)
-    """Content types of pages; without one, a page that begins as HTML does is HTML. What begins as
-    PDF, an image, zip or gzip (twice) is none, nor what the crawler identified as another type."""
-    page_seconds: float = Field(10.0, ge=0.01, le=3600)
-    """CPU seconds that a page may take; a usual one takes 0.002 (resiliparse) or 0.03."""
-    page_memory_mb: int = Field(1024, ge=64)
-    """Memory that the extractor may take besides what it starts with, in MiB; Linux only."""
+    """Content types of pages; without one, a page that begins as HTML does is HTML. PDF, images,
+    zip and gzip (twice), by their first bytes, are no pages, nor what the crawler identified so."""
 
     def libraries(self) -> tuple[str, ...]:
-        return (*libraries(self.extractor), "brotli")
+        return (*super().libraries(), "brotli")
 
     def text_size(self, file: InputFile, piece: Slice) -> tuple[int, bool]:
         is_packed = file.name.lower().endswith((".gz", ".zst", ".wacz"))
@@ -150,7 +128,7 @@ class Warc(WebSource):
 
     def slices(self, file: InputFile, target_bytes: int) -> list[Slice]:
         if not is_wacz(file.path):
-            if not is_remote(file.path):  # there, a request for each file
+            if not is_remote(file.path):  # in a store it would take a request for each file
                 compression(file.path)
             return super().slices(file, target_bytes)
         parts = read_parts(file.path)
@@ -158,7 +136,7 @@ class Warc(WebSource):
         sizes = [part.end - part.begin for part in parts]
         return list(map(Slice, bounds, bounds[1:], sizes))
 
-    def wants(self, fields: Mapping[str, str]) -> bool:
+    def reads_body(self, fields: Mapping[str, str]) -> bool:
         return fields.get("warc-type", "").lower() in self.records
 
     def judge(self, record: ArchiveRecord) -> PageDraft | Reject:
@@ -184,7 +162,7 @@ class Warc(WebSource):
         content_type = response.fields.get("content-type", "")
         identified = record.fields.get("warc-identified-payload-type", "")
         kind = media_type(content_type) or media_type(identified)
-        if (kind and kind not in self.content_types) or self._is_vetoed(media_type(identified)):
+        if (kind and kind not in self.content_types) or self._is_binary(media_type(identified)):
             text = describe(record, kind, media_type(identified))
             return Reject(record.position, "not_html", text=text)
         try:
@@ -195,36 +173,33 @@ class Warc(WebSource):
             )
         except BrokenBodyError as error:
             return Reject(record.position, "broken_http", text=f"{describe(record)}\n{error}")
-        binary = magic(body)
+        binary = binary_kind(body)
         if binary or not (kind or _begins_as_html(body)):
             return Reject(record.position, "not_html", text=describe(record, kind, binary))
         return PageDraft(record, body, charset(content_type), kind, response.status)
 
-    def _is_vetoed(self, identified: str) -> bool:
-        """Return whether a crawler found content that is neither text nor markup."""
+    def _is_binary(self, identified: str) -> bool:
+        """Return whether the type that the crawler identified is neither text nor markup."""
         group, _, kind = identified.partition("/")
-        is_open = kind.endswith("xml") or kind in {"", "octet-stream", "x-empty"}
+        is_markup_or_unknown = kind.endswith("xml") or kind in {"", "octet-stream", "x-empty"}
         return (
             group in {"application", "audio", "font", "image", "model", "video"}
-            and not is_open
+            and not is_markup_or_unknown
             and identified not in self.content_types
         )
 
     def finish(self, drafts: Sequence[PageDraft], max_document_bytes: int) -> list[Finished]:
-        settings = ExtractorSettings(
-            self.extractor, self.main_content, self.favour, self.fast, self.comments,
-            self.page_seconds, self.page_memory_mb, self.structure,
-        )  # fmt: skip
         pages = [HtmlPage(draft.content, draft.label) for draft in drafts]
-        return [self._finished(page, max_document_bytes) for page in extract_pages(pages, settings)]
+        extracted = extract_pages(pages, self.extractor_settings())
+        return [self._finished(page, max_document_bytes) for page in extracted]
 
     def _finished(self, page: Extracted, max_bytes: int) -> Finished:
         nan = float("nan")
         if len(page.text) > max_bytes:
             return Finished(b"", "too_long", len(page.text), max_bytes)
-        bound = self.page_seconds if page.rule == "extraction_timeout" else nan
+        threshold = self.page_seconds if page.rule == "extraction_timeout" else nan
         return Finished(
-            page.text, page.rule, nan, bound, page.note, page.is_repaired, page.is_all_text
+            page.text, page.rule, nan, threshold, page.note, page.is_repaired, page.is_all_text
         )
 
 

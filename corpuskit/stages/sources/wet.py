@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 from typing import TYPE_CHECKING, ClassVar
 
 from corpuskit.stage import Cost, Reject
@@ -14,8 +15,6 @@ if TYPE_CHECKING:
 
     from corpuskit.stage import InputFile, Slice, Volume
     from corpuskit.stages.sources._web.records import ArchiveRecord
-
-MARK = b"\xef\xbb\xbf"
 
 
 class Wet(WebSource):
@@ -49,13 +48,13 @@ class Wet(WebSource):
     def cost(self, volume: Volume, pass_name: str = "") -> Cost:
         return Cost(cpu_seconds=volume.text_bytes / 150e6)
 
-    def wants(self, fields: Mapping[str, str]) -> bool:
+    def reads_body(self, fields: Mapping[str, str]) -> bool:
         kind = media_type(fields.get("content-type", ""))
         return fields.get("warc-type", "").lower() == "conversion" and kind in {"text/plain", ""}
 
     def judge(self, record: ArchiveRecord) -> PageDraft | Reject:
         kind = media_type(record.fields.get("content-type", ""))
-        if not self.wants(record.fields):
+        if not self.reads_body(record.fields):
             return Reject(record.position, "other_record", text=describe(record, kind))
         return PageDraft(record, record.body, content_type=kind)
 
@@ -64,7 +63,7 @@ class Wet(WebSource):
 
 
 def _finish(draft: PageDraft, max_bytes: int) -> Finished:
-    content = draft.content.removeprefix(MARK)
+    content = draft.content.removeprefix(codecs.BOM_UTF8)
     if len(content) > max_bytes:
         return Finished(b"", "too_long", len(content), max_bytes)
     try:

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from pydantic import Field, field_validator
 
 from corpuskit.formats.batch import utf8
-from corpuskit.kernels.arrays import Bytes, Int64s, frozen
+from corpuskit.kernels.arrays import Bytes, Int64s, frozen, join_bytes
 from corpuskit.kernels.filters.urls import decide_urls, find_bodies, find_domains, find_hosts
 from corpuskit.paths import PathText
 from corpuskit.stage import Cost, Example, Known, Outcome, StreamingStage, View, Volume
@@ -173,7 +173,7 @@ class UrlFilter(StreamingStage):
 def _hosts(offsets: Int64s, data: Bytes) -> tuple[Hosts, Hosts]:
     """Return the hosts of URLs unchanged, and in lower case.
 
-    Few hosts hold wide characters; those are worked out here and put after the data of the URLs.
+    The few hosts with wide characters are decoded here and appended to the data of the URLs.
     """
     starts, ends, wide = find_hosts(offsets, data)
     data = data[: offsets[-1]]
@@ -193,10 +193,10 @@ def _wide_host(host: str) -> str:
 
 
 def _appended(starts: Int64s, ends: Int64s, data: Bytes, rows: Int64s, hosts: list[bytes]) -> Hosts:
-    """Return hosts of which some rows are others; read-only, as Arrow's buffers are."""
+    """Return hosts with those of `rows` replaced; read-only, as Arrow's buffers are."""
     if len(rows):
         starts, ends = starts.copy(), ends.copy()
-        edges = np.cumsum([len(data), *map(len, hosts)])
-        starts[rows], ends[rows] = edges[:-1], edges[1:]
-        data = np.concatenate([data, np.frombuffer(b"".join(hosts), np.uint8)])
+        offsets, new_data = join_bytes(hosts)
+        starts[rows], ends[rows] = len(data) + offsets[:-1], len(data) + offsets[1:]
+        data = np.concatenate([data, new_data])
     return frozen(starts), frozen(ends), frozen(data)

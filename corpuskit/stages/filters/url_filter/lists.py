@@ -1,8 +1,8 @@
 """Lists of URLs, domains and words, compiled once into a file that all processes map.
 
 Opening the 4.6 million domains that come with datatrove takes 0.06 CPU s instead of 3, and 1 MB of
-memory instead of 742; up to 40 MB more are mapped in, page by page, as they are looked at, shared
-by all processes of a machine. Public suffixes are compiled into the same file.
+memory instead of 742; up to 40 MB more are mapped page by page when they are read, and shared by
+all processes of a machine. Public suffixes are compiled into the same file.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ from corpuskit.stages.filters._lists import COMMENT, file_of, files_in, read_ent
 Entries = tuple[str, ...]
 
 _FORMAT = 2
-"""Raise it when the compiled file changes for the same lists."""
+"""Raise it when the same lists compile to a different file."""
 
 _ARCHIVE = "url_filterblacklistsv0_3_0.tar.gz"
 _SNAPSHOT = ".tld_set_snapshot"
 
 _CHUNK_BYTES = 4 << 20
 _RANGE_ROWS = 1 << 17
-"""Strings that are sorted at a time: 100 MB of memory, however long the lists are."""
+"""Strings that are merged at a time: 100 MB of memory, however long the lists are."""
 
 _PRIVATE = "// ===BEGIN PRIVATE DOMAINS==="
 _SUFFIX = re.compile(r"^[.*!]*\w\S*", re.MULTILINE)
@@ -64,11 +64,11 @@ _SUBWORD_CHARACTERS = 200_000
 
 @dataclasses.dataclass(frozen=True)
 class UrlLists:
-    """Where the lists come from; an entry is a string, or `@path` of a file with one a line.
+    """Entries of all lists; one is a string, or `@path` of a file with an entry a line.
 
     Attributes:
-        integrated: those that come with datatrove.
-        suffix_list: path of a public suffix list; None is the one that tldextract has.
+        integrated: also take the lists that come with datatrove.
+        suffix_list: path of a public suffix list; None takes the one inside tldextract.
     """
 
     integrated: bool
@@ -110,7 +110,7 @@ def _open(lists: UrlLists, _: tuple[tuple[int, int], ...]) -> Lists:
 
 
 def check(lists: UrlLists) -> None:
-    """Check the user's own lists; the integrated ones need 20 CPU seconds to compile.
+    """Check the user's own lists, but not the integrated ones, which takes 20 CPU seconds.
 
     Raises:
         UsageError: a file cannot be read or is empty, or an entry is not what its list holds.
@@ -146,23 +146,23 @@ def _digest(lists: UrlLists) -> str:
     """Return a hash of all that is in the lists."""
     digest = hashlib.blake2b(digest_size=12)
     digest.update(json.dumps([_FORMAT, dataclasses.astuple(lists)]).encode())
-    places = [Path(path) for path in files(lists)]
+    paths = [Path(path) for path in files(lists)]
     if lists.integrated:
-        places += [_asset(name) for name in (_ARCHIVE, *_WORD_FILES)]
+        paths += [_asset(name) for name in (_ARCHIVE, *_WORD_FILES)]
     if lists.suffix_list is None:
-        places.append(_snapshot())
-    for place in places:
+        paths.append(_snapshot())
+    for path in paths:
         try:
-            with place.open("rb") as file:
+            with path.open("rb") as file:
                 digest.update(hashlib.file_digest(file, "blake2b").digest())
         except OSError as error:
             reason = (error.strerror or str(error)).lower()
-            raise UsageError(f"{place}: cannot be read: {reason}. Check the path.") from None
+            raise UsageError(f"{path}: cannot be read: {reason}. Check the path.") from None
     return digest.hexdigest()
 
 
 def _asset(name: str) -> Path:
-    """Return a file that comes with datatrove; nothing of it is imported, that takes a second."""
+    """Return a file that comes with datatrove, without importing it, which takes a second."""
     return Path(str(importlib.metadata.distribution("datatrove").locate_file("datatrove"))) / (
         f"assets/{name}"
     )
@@ -243,7 +243,7 @@ def _words(lists: UrlLists, name: str) -> set[str]:
 
 
 def _entries(entries: Entries) -> Iterator[str]:
-    """Yield entries, and those of files in their place."""
+    """Yield the entries of a list; for `@path`, those of the file."""
     for entry in entries:
         path = file_of(entry)
         if path is None:
@@ -258,11 +258,11 @@ def _suffixes(lists: UrlLists) -> dict[bytes, int]:
     Private domains (`blogspot.com`) are left out, as tldextract does by default. A label that is no
     ASCII occurs in both of its spellings.
     """
-    place = _snapshot() if lists.suffix_list is None else Path(lists.suffix_list)
+    path = _snapshot() if lists.suffix_list is None else Path(lists.suffix_list)
     try:
-        text = place.read_text("utf-8-sig")
+        text = path.read_text("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{place}: no public suffix list: {error}. Check the path.") from None
+        raise UsageError(f"{path}: no public suffix list: {error}. Check the path.") from None
     kinds: dict[bytes, int] = {}
 
     def add(labels: list[str], kind: int) -> None:
@@ -272,20 +272,20 @@ def _suffixes(lists: UrlLists) -> dict[bytes, int]:
 
     for rule in set(_SUFFIX.findall(text.partition(_PRIVATE)[0])):
         labels = rule.split(".")
-        for place_of_label in range(len(labels) - 1, -1, -1):
-            add(labels[place_of_label:], MEMBER)
+        for first in range(len(labels)):
+            add(labels[first:], MEMBER)
         add(labels, END)
         if labels[0] == "*" and len(labels) > 1:
             add(labels[1:], WILDCARD)
         if labels[0].startswith("!"):
             add([labels[0][1:], *labels[1:]], EXCEPTION)
     if not kinds:
-        raise UsageError(f"{place}: no public suffix list: has no rule. Check the path.")
+        raise UsageError(f"{path}: no public suffix list: has no rule. Check the path.")
     return kinds
 
 
 def _spellings(label: str) -> list[str]:
-    """Return a label, and how it is spelt in ASCII if it is none."""
+    """Return a label and, if it is not ASCII, its spelling in ASCII."""
     if label.isascii():
         return [label]
     import idna
@@ -359,7 +359,7 @@ def _lines(pieces: Iterable[bytes], path: str) -> Iterator[pa.Array]:
 
 
 def _sorted_runs(chunks: Iterable[pa.Array], folder: Path) -> Iterator[pa.Array]:
-    """Yield all strings sorted, each once, in arrays that are sorted at a time."""
+    """Yield all strings in order, each once, in arrays of about _RANGE_ROWS: an external sort."""
     runs: list[pa.Array] = []
     for number, chunk in enumerate(chunks):
         if len(chunk) == 0:
@@ -375,7 +375,7 @@ def _sorted_runs(chunks: Iterable[pa.Array], folder: Path) -> Iterator[pa.Array]
     step = max(len(samples) * _RANGE_ROWS // max(sum(sizes), 1), 1)
     edges = [0] * len(runs)
     for bound in [*samples[step::step], None]:
-        ends = [_first_at(run, bound) for run in runs]
+        ends = [_first_not_below(run, bound) for run in runs]
         slices = [run[low:high] for run, low, high in zip(runs, edges, ends, strict=True)]
         edges = ends
         if any(map(len, slices)):
@@ -387,15 +387,15 @@ def _sorted(strings: pa.Array) -> pa.Array:
     return unique.take(pc.array_sort_indices(unique))
 
 
-def _first_at(run: pa.Array, bound: bytes | None) -> int:
-    """Return the place of the first string that is not below `bound`."""
+def _first_not_below(run: pa.Array, bound: bytes | None) -> int:
+    """Return the index of the first string that is not below `bound`; None is above all."""
     if bound is None:
         return len(run)
     return bisect.bisect_left(range(len(run)), bound, key=lambda row: run[row].as_py())
 
 
 def _coded(strings: Iterable[pa.Array], blocks: list[Int64s]) -> Iterator[Bytes]:
-    """Yield sorted strings front-coded; fill `blocks` with where the blocks begin, and the end."""
+    """Yield sorted strings front-coded; append where blocks begin, and the end, to `blocks`."""
     size = 0
     tail = pa.array([], pa.large_binary())
     for chunk, is_last in itertools.chain(zip(strings, itertools.repeat(False)), [(tail, True)]):

@@ -56,12 +56,12 @@ BROKEN = ("broken_record", "clipped_file")
 
 
 class PageDraft(NamedTuple):
-    """A document to be.
+    """A page or text that `finish` may make a document of.
 
     Attributes:
-        record: where it comes from; its body is not needed any more.
+        record: where it comes from.
         content: a page, or a text.
-        label: charset of a page as its header says.
+        label: charset that the header of a page names.
         content_type, status: of the response.
     """
 
@@ -73,7 +73,7 @@ class PageDraft(NamedTuple):
 
 
 class Finished(NamedTuple):
-    """What became of a draft: a text in UTF-8, or a rule."""
+    """The outcome of a draft: a text in UTF-8, or the rule that it breaks."""
 
     text: bytes
     rule: str = ""
@@ -111,7 +111,7 @@ class WebSource(Source):
         return values
 
     @abstractmethod
-    def wants(self, fields: Mapping[str, str]) -> bool:
+    def reads_body(self, fields: Mapping[str, str]) -> bool:
         """Return whether the body of a record with these fields is read."""
 
     @abstractmethod
@@ -120,7 +120,7 @@ class WebSource(Source):
 
     @abstractmethod
     def finish(self, drafts: Sequence[PageDraft], max_document_bytes: int) -> Sequence[Finished]:
-        """Return what becomes of each draft."""
+        """Return the outcome of each draft."""
 
     def declared(self) -> Mapping[str, pa.DataType]:
         return {name: pa.int64() if name in _NUMBERS else pa.string() for name in self.columns}
@@ -149,13 +149,13 @@ class WebSource(Source):
             rejects: list[Reject] = []
             content_bytes = consumed = 0
             records = read_records(
-                archive.pieces(), lambda fields: self.wants(fields) or _is_wat(fields),
+                archive.pieces(), lambda fields: self.reads_body(fields) or _is_wat(fields),
                 self.max_record_bytes, archive.end, archive.framing,
             )  # fmt: skip
             for record in records:
                 self._check(record, archive.path)
                 if part is not None:
-                    record = _moved(record, part, archive.path)
+                    record = _in_wacz(record, part, archive.path)
                 outcome = _broken(record, self.max_record_bytes) or self.judge(record)
                 if isinstance(outcome, Reject):
                     rejects.append(dataclasses.replace(outcome, id=self._id_of(record)))
@@ -175,20 +175,21 @@ class WebSource(Source):
         return _bare(record.fields.get("warc-record-id")) if is_own else None
 
     def _check(self, record: ArchiveRecord, path: str) -> None:
-        """Refuse what is not an archive of pages, and with `strict` what is not whole."""
-        place = f"{path}: byte {record.position}"
+        """Refuse files that are not archives of pages, and with `strict` broken records."""
+        location = f"{path}: byte {record.position}"
         if record.problem in BROKEN:
             if record.position == 0 and record.note.startswith(NOT_A_RECORD):
-                raise DataError(f"{place}: not a web archive: {record.note[:120]!r}. Take it out.")
+                problem = f"not a web archive: {record.note[:120]!r}"
+                raise DataError(f"{location}: {problem}. Take it out.")
             if self.strict:
                 raise DataError(
-                    f"{place}: {record.problem}: {record.note[:120]!r}. Fetch the file again, or "
-                    "set strict: false to continue after it."
+                    f"{location}: {record.problem}: {record.note[:120]!r}. Fetch the file again, "
+                    "or set strict: false to continue after it."
                 )
         if _is_wat(record.fields) and b'"Envelope"' in record.body[:1000]:
             raise DataError(
-                f"{place}: a WAT file: it holds metadata of pages, no text. Name the WARC or WET "
-                "file of the same crawl."
+                f"{location}: a WAT file: it holds metadata of pages, no text. Name the WARC or "
+                "WET file of the same crawl."
             )
 
     def _batch(
@@ -229,8 +230,8 @@ class WebSource(Source):
         )
 
 
-def _moved(record: ArchiveRecord, part: ArchivePart, path: str) -> ArchiveRecord:
-    """Return a record of a part with its places in the file that the part lies in.
+def _in_wacz(record: ArchiveRecord, part: ArchivePart, path: str) -> ArchiveRecord:
+    """Return a record of a part with its position and offset in the WACZ file.
 
     Raises:
         DataError: the part expands so far that its position could be that of another record.
@@ -252,7 +253,7 @@ def _is_wat(fields: Mapping[str, str]) -> bool:
 
 
 def describe(record: ArchiveRecord, *details: object) -> str:
-    """Return a record in a line, for the ledger."""
+    """Return a line that describes a record in the ledger."""
     fields = record.fields
     kind = fields.get("warc-type") or "record"
     words = [kind, *details, _bare(fields.get("warc-target-uri")) or ""]

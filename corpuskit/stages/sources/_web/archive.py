@@ -32,7 +32,7 @@ PROBE_BYTES = 4096
 """Enough of a gzip member to see how its content starts."""
 
 REPAIR_BYTES = 64
-"""What lies this far before the damage in a member may be lost with it."""
+"""This many bytes before the damage in a member may be lost with it."""
 
 ZSTD_BYTES = 1 << 14
 """Decoded at a time: about half of what a zstd block of text takes, so that blocks before a broken
@@ -47,8 +47,8 @@ class ArchivePiece(NamedTuple):
     Attributes:
         content: some of them.
         offset: where their gzip member or zstd frame begins in the file; 0 in plain files.
-        is_first: they are the first of one; as many as tell whether a record begins, if it has.
-        damage: why nothing more of it can be read.
+        is_first: they begin a member or frame; enough of it to see whether a record begins there.
+        damage: why no more of the member or frame can be read.
         is_clipped: with damage: nothing that can be read follows.
     """
 
@@ -163,7 +163,7 @@ def _frames(file: BufferedIOBase, path: str, framing: Framing) -> Iterator[Archi
 
 
 def _gunzip(file: BufferedIOBase, path: str, framing: Framing) -> Iterator[ArchivePiece]:
-    """Yield the content of all gzip members that can be read, of broken ones what comes out."""
+    """Yield the content of all gzip members; of broken ones as much as can be decompressed."""
     offset: int | None = 0
     while offset is not None:
         file.seek(offset)
@@ -209,9 +209,9 @@ class _GzipMember:
     """Decodes one gzip member; its first piece holds at least the bytes that a record starts with.
 
     Attributes:
-        is_new: nothing of it was given out yet.
-        is_done: the member is whole and its checksum right.
-        unused: bytes after it, of those last passed to `decode`.
+        is_new: nothing of it was yielded yet.
+        is_done: the member is complete and its checksum right.
+        unused: bytes after the member, of those last passed to `decode`.
     """
 
     def __init__(self, offset: int, head_bytes: int) -> None:
@@ -223,9 +223,9 @@ class _GzipMember:
         self.is_new, self.is_done = True, False
 
     def decode(self, compressed: bytes) -> Iterator[ArchivePiece]:
-        """Yield what more bytes of the file hold; at most OUTPUT_BYTES at once."""
+        """Yield the content of the next bytes of the file, at most OUTPUT_BYTES at once."""
         while True:
-            # What is decoded up to an error is lost with it, unless it is decoded again.
+            # zlib returns nothing of a call that fails: `rescue` repeats it from this state.
             self._saved_decoder, self._compressed = self._decoder.copy(), compressed
             content = self._decoder.decompress(compressed, OUTPUT_BYTES)
             compressed = self._decoder.unconsumed_tail
@@ -238,7 +238,7 @@ class _GzipMember:
             yield from self.flush()
 
     def rescue(self) -> Iterator[ArchivePiece]:
-        """Yield what lies before the error, REPAIR_BYTES at a time."""
+        """Yield the content before the error, decoded REPAIR_BYTES at a time."""
         decoder, compressed = self._saved_decoder, self._compressed
         for begin in range(0, len(compressed), REPAIR_BYTES):
             try:
@@ -268,10 +268,10 @@ def _next_member(file: BufferedIOBase, begin: int, framing: Framing) -> int | No
         file.seek(begin)
         window = file.read(READ_BYTES + PROBE_BYTES)
         for match in _MEMBER.finditer(window):
-            place = match.start()
-            head = window[place : place + PROBE_BYTES]
-            if place < READ_BYTES and _holds_record(head, framing):
-                return begin + place
+            start = match.start()
+            head = window[start : start + PROBE_BYTES]
+            if start < READ_BYTES and _holds_record(head, framing):
+                return begin + start
         if len(window) < READ_BYTES + PROBE_BYTES:
             return None
         begin += READ_BYTES
@@ -291,7 +291,7 @@ def _holds_record(compressed: bytes, framing: Framing) -> bool:
 
 
 HEADER_BYTES = 1 << 16
-"""A longer header is none."""
+"""What is longer counts as no header."""
 
 
 class Framing(NamedTuple):
@@ -299,7 +299,7 @@ class Framing(NamedTuple):
 
     Attributes:
         starts: bytes -> whether they begin with a record.
-        may_start: bytes -> the same, but what they are too few to decide counts as one.
+        may_start: bytes -> the same; true, too, if they are too few to decide.
         read_header: bytes -> where the header that they begin with ends, None if it does not, and
             its fields: those of WARC, names in lower case.
         next: finds the line feed before a line that begins a record.
@@ -384,7 +384,7 @@ DESCRIPTION = "filedesc:"
 def _read_arc_header(window: bytes) -> tuple[int | None, Mapping[str, str]]:
     """Return the fields of a record as WARC calls them.
 
-    A response that came by HTTP is called so; what is of another protocol keeps its type.
+    A response by HTTP has the type that WARC gives it; one by another protocol keeps its own.
     """
     line = _LINE.match(window)
     if line is None:
@@ -449,13 +449,13 @@ MAX_RATIO = 1040
 
 
 class ArchivePart(NamedTuple):
-    """A WARC file as it lies in another one.
+    """A WARC file inside a WACZ file.
 
     Attributes:
-        name: of it, inside; empty for a file that is all one archive.
-        header: where its entry begins in the file, in bytes.
-        begin, end: where its bytes lie in the file.
-        first, last: the positions of its records begin at `first` and stay below `last`.
+        name: its path in the WACZ file.
+        header: offset of its entry.
+        begin, end: offsets of its bytes.
+        first, last: positions of its records are at least `first` and below `last`.
     """
 
     name: str
@@ -472,14 +472,14 @@ def is_wacz(name: str) -> bool:
 
 
 def read_parts(path: str) -> list[ArchivePart]:
-    """Return the WARC files in a WACZ, in the order they lie there.
+    """Return the WARC files in a WACZ, in the order of their bytes.
 
-    A record's position is its place in the decompressed WARC file, after a number that is larger
-    than every position before it: the place of its entry, times what no part expands to. So parts
-    are read alone, without decompressing those before them.
+    A record's position is its offset in the decompressed WARC file, plus a number that exceeds all
+    positions in earlier parts: the offset of the entry, times a ratio that no part expands by. So a
+    part is read without decompressing those before it.
 
     Raises:
-        DataError: it is none, holds no WARC file, or something that cannot be one.
+        DataError: it is no zip file, holds no WARC file, or an entry that is not one.
     """
     with open_input(path) as file:
         size = file.seek(0, 2)
@@ -520,14 +520,14 @@ def read_parts(path: str) -> list[ArchivePart]:
 
 
 def _part(file: BufferedIOBase, path: str, entry: zipfile.ZipInfo, ratio: int) -> ArchivePart:
-    """Return where the bytes of an entry lie; what its own header says must agree."""
+    """Return where the bytes of an entry are; its own header must agree with the directory."""
     begin, name = entry.header_offset, entry.filename
-    place = f"{path}: byte {begin}: {name!r}"
+    location = f"{path}: byte {begin}: {name!r}"
     if not name.lower().endswith(ENDINGS):
-        raise DataError(f"{place} is no WARC file, and all in {FOLDER} must be. Take it out.")
+        raise DataError(f"{location} is no WARC file, and all in {FOLDER} must be. Take it out.")
     if entry.flag_bits & 1 or entry.compress_type != zipfile.ZIP_STORED:
         raise DataError(
-            f"{place} is compressed or encrypted by zip; WACZ stores WARC files as they are. "
+            f"{location} is compressed or encrypted by zip; WACZ stores WARC files as they are. "
             "Pack it again with zip -0."
         )
     header = b""
@@ -535,7 +535,9 @@ def _part(file: BufferedIOBase, path: str, entry: zipfile.ZipInfo, ratio: int) -
         file.seek(begin)
         header = file.read(LOCAL_HEADER.size)
     if len(header) < LOCAL_HEADER.size or not header.startswith(b"PK\x03\x04"):
-        raise DataError(f"{place} does not begin where the directory says. Fetch the file again.")
+        raise DataError(
+            f"{location} does not begin where the directory says. Fetch the file again."
+        )
     _, name_bytes, extra_bytes = LOCAL_HEADER.unpack(header)
     begin += LOCAL_HEADER.size + name_bytes + extra_bytes
     first = entry.header_offset * ratio

@@ -1,4 +1,4 @@
-"""HTTP responses as archives keep them: as they came, or decoded by the crawler."""
+"""HTTP responses in archives: as they were sent, or decoded by the crawler."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ MAGIC: Mapping[str, bytes | tuple[bytes, ...]] = {
     "zip": b"PK\x03\x04",
     "gzip": _GZIP_DEFLATE,
 }
-"""How files begin that servers send as pages, and that hold none."""
+"""Kind of file -> its first bytes; servers send such files as pages."""
 
 
 class Response(NamedTuple):
@@ -44,7 +44,7 @@ class Response(NamedTuple):
 
 
 class TooMuchError(Exception):
-    """A body holds more than it may."""
+    """A decoded body is larger than allowed."""
 
 
 class BrokenBodyError(Exception):
@@ -52,7 +52,7 @@ class BrokenBodyError(Exception):
 
 
 def parse_response(block: bytes) -> Response | None:
-    """Take a response apart; None if it is none, or has too long a header.
+    """Parse a response; None if it is none, or has too long a header.
 
     The body stays encoded.
     """
@@ -94,28 +94,28 @@ def media_type(value: str) -> str:
     return value.partition(";")[0].strip().lower()
 
 
-def magic(body: bytes) -> str:
-    """Return what kind of file a body is that is none of text; empty if it may be text."""
+def binary_kind(body: bytes) -> str:
+    """Return the kind of a binary file by its first bytes; empty if it may be text."""
     return next((kind for kind, start in MAGIC.items() if body.startswith(start)), "")
 
 
 def charset(value: str) -> str:
-    """Return the charset of a Content-Type field, or the empty string."""
+    """Return the charset of a Content-Type field, or an empty string."""
     match = _CHARSET.search(value)
     return match[1] if match else ""
 
 
 def _unchunk(body: bytes) -> bytes:
-    """Join chunks; a body that is not in chunks, or in a broken one from there on, stays."""
-    pieces, at = [], 0
-    while match := _CHUNK.match(body, at):
+    """Join chunks; what is not in chunks, or follows a broken one, is kept unchanged."""
+    pieces, pos = [], 0
+    while match := _CHUNK.match(body, pos):
         size = int(match[1], 16)
-        at = match.end() + size
-        pieces.append(body[match.end() : at])
+        pos = match.end() + size
+        pieces.append(body[match.end() : pos])
         if size == 0:
             return b"".join(pieces)
-        at += 2 if body[at : at + 2] == b"\r\n" else 1 if body[at : at + 1] == b"\n" else 0
-    return b"".join([*pieces, body[at:]])
+        pos += 2 if body[pos : pos + 2] == b"\r\n" else 1 if body[pos : pos + 1] == b"\n" else 0
+    return b"".join([*pieces, body[pos:]])
 
 
 def _decode(body: bytes, coding: str, max_bytes: int) -> bytes:
@@ -133,12 +133,12 @@ def _decode(body: bytes, coding: str, max_bytes: int) -> bytes:
 
 
 def _is_binary(body: bytes) -> bool:
-    """Return whether a body cannot be markup: it has control characters at its beginning."""
+    """Return whether a body has control characters at its beginning, as markup never has."""
     return re.search(rb"[\x00-\x08\x0e-\x1a\x1c-\x1f]", body[:256]) is not None
 
 
 def _inflate(body: bytes, window: int, max_bytes: int) -> bytes:
-    """Decompress; what is cut short gives what is there, as browsers show it."""
+    """Decompress; of a body that is cut short, what there is of it, as browsers do."""
     decoder = zlib.decompressobj(window)
     try:
         content = decoder.decompress(body, max_bytes + 1)
@@ -150,14 +150,14 @@ def _inflate(body: bytes, window: int, max_bytes: int) -> bytes:
 
 
 def _inflate_members(body: bytes, max_bytes: int) -> bytes:
-    """Decompress all gzip members; what follows them and is none is left out."""
+    """Decompress all gzip members; other bytes after them are left out."""
     pieces: list[bytes] = []
-    size = at = 0
-    while body.startswith(GZIP, at):
-        # Steps that double keep the copies of what lies after a member short.
+    size = pos = 0
+    while body.startswith(GZIP, pos):
+        # zlib copies what it is given beyond the end of a member; doubling steps keep that small.
         decoder, step = zlib.decompressobj(31), 1 << 10
-        while not decoder.eof and at < len(body):
-            chunk = body[at : at + step]
+        while not decoder.eof and pos < len(body):
+            chunk = body[pos : pos + step]
             try:
                 pieces.append(decoder.decompress(chunk, max_bytes + 1 - size))
             except zlib.error as error:
@@ -165,7 +165,7 @@ def _inflate_members(body: bytes, max_bytes: int) -> bytes:
             size += len(pieces[-1])
             if size > max_bytes:
                 raise TooMuchError
-            at += len(chunk) - len(decoder.unused_data)
+            pos += len(chunk) - len(decoder.unused_data)
             step = min(2 * step, 1 << 20)
     return b"".join(pieces)
 

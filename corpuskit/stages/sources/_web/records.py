@@ -11,21 +11,24 @@ from corpuskit.stages.sources._web.archive import HEADER_BYTES, START, VERSION, 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
+    ReadsBody = Callable[[Mapping[str, str]], bool]
+    """Fields of a record -> whether its body is needed."""
+
     from corpuskit.stages.sources._web.archive import ArchivePiece, Framing
 
 
 NOT_A_RECORD = "no record begins here"
 
 HEAD_BYTES = 2000
-"""How much of what is not a record goes to the ledger."""
+"""Bytes that the ledger keeps of what is not a record."""
 
 _DIGITS = re.compile(r"\d{1,15}")
 _BREAKS = re.compile(rb"[\r\n \t\0]*")
 
 STEP_BYTES = 1 << 20
 
-AGAIN_BYTES = 1 << 26
-"""Bytes, beside the size of the file, that may be read twice because of wrong lengths."""
+REREAD_BYTES = 1 << 26
+"""Because of wrong lengths this much may be read twice, and as much as the file holds."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,14 +36,14 @@ class ArchiveRecord:
     """A record, or bytes that should have been one.
 
     Attributes:
-        position: byte offset in the decompressed file; each damaged place before it counts as one.
+        position: byte offset in the decompressed file, plus one for each damaged stretch before it.
         offset: of its gzip member in the file, None if it is not the first in one.
         fields: header, names in lower case; the first of equal names.
-        body: its content block; empty if it was not wanted, or is too long.
-        size_bytes: of the block, as far as it is there.
+        body: its content block; empty if it is not to be read, or too long.
+        size_bytes: of the block, as far as it could be read.
         expected_bytes: of the block, as its header says.
         problem: empty, `too_long`, `broken_record` or `clipped_file`.
-        note: what is wrong, for people; the beginning of what is not a record.
+        note: what is wrong, for people, and the first bytes of what is not a record.
     """
 
     position: int
@@ -61,11 +64,11 @@ class Cursor:
 
     Attributes:
         position: of the next byte.
-        offset: of the gzip member, as long as the next byte is its first.
-        member_position: where the last member begins that was read from.
-        damage: why the stream stops early, if it does: something in that member.
+        offset: of the gzip member whose first byte is the next one, else None.
+        member_position: position of the first byte of the member that was last read from.
+        damage: why the stream stops within that member, or empty.
         is_clipped: with damage, nothing follows.
-        end: where the file ends, if it is known.
+        end: where the content ends, if it is known.
     """
 
     def __init__(
@@ -73,17 +76,17 @@ class Cursor:
     ) -> None:
         self._pieces, self.framing, self.end = pieces, framing, end
         self._waiting: ArchivePiece | None = None
-        self._buffer, self._at = b"", 0
+        self._buffer, self._pos = b"", 0
         self.position = self.member_position = 0
         self.offset: int | None = None
         self.damage, self.is_clipped, self._is_stopped = "", False, False
         self.is_at_end = False
-        self._reread_budget = AGAIN_BYTES
+        self._reread_budget = REREAD_BYTES
 
     def open(self) -> bool:
         """Continue after a stop; return whether there is anything."""
         if self.damage:
-            self.position += 1  # what is lost has a key of its own
+            self.position += 1  # the damaged stretch has a position, and so a key, of its own
         self.damage, self.is_clipped, self._is_stopped = "", False, False
         self.offset = None
         if self._waiting is None:
@@ -96,16 +99,16 @@ class Cursor:
 
     def peek(self, size: int) -> bytes:
         """Return the next bytes without taking them: `size`, fewer only before a stop."""
-        while len(self._buffer) - self._at < size and self._read_more():
+        while len(self._buffer) - self._pos < size and self._read_more():
             pass
-        return self._buffer[self._at : self._at + size]
+        return self._buffer[self._pos : self._pos + size]
 
     def skip(self, size: int) -> int:
         """Skip bytes; return how many there were before a stop."""
         bytes_left = size
         while bytes_left:
-            step = min(bytes_left, len(self._buffer) - self._at)
-            self._at += step
+            step = min(bytes_left, len(self._buffer) - self._pos)
+            self._pos += step
             bytes_left -= step
             if bytes_left and not self._read_more():
                 break
@@ -117,9 +120,9 @@ class Cursor:
         """Return bytes: `size`, fewer only before a stop."""
         pieces, bytes_left = [], size
         while bytes_left:
-            piece = self._buffer[self._at : self._at + bytes_left]
+            piece = self._buffer[self._pos : self._pos + bytes_left]
             pieces.append(piece)
-            self._at += len(piece)
+            self._pos += len(piece)
             bytes_left -= len(piece)
             if bytes_left and not self._read_more():
                 break
@@ -131,18 +134,18 @@ class Cursor:
         """Skip a block that is not held in memory.
 
         Returns:
-            How many of its bytes there are before a stop; those from the first line on that
-            begins a record, none if they are more than `max_bytes`.
+            How many of its bytes there are before a stop, and the bytes from the first line on
+            that begins a record; none if they are more than `max_bytes`.
         """
         pieces: list[bytes] = []
         num_read = kept_bytes = 0
-        tail, is_found = b"", False
+        tail, is_started = b"", False
         while num_read < size and (step := self.take(min(STEP_BYTES, size - num_read))):
             num_read += len(step)
-            if not is_found:
+            if not is_started:
                 window = tail + step
                 match = self.framing.next.search(window)
-                tail, is_found = window[-self.framing.line_bytes :], match is not None
+                tail, is_started = window[-self.framing.line_bytes :], match is not None
                 step = window[match.start() + 1 :] if match else b""
             kept_bytes += len(step)
             pieces = [*pieces, step] if kept_bytes <= max_bytes else []
@@ -150,20 +153,20 @@ class Cursor:
 
     def give_back(self, content: bytes) -> bool:
         """Put back the last bytes taken; False if that was done too often, or damage follows."""
-        size = len(content) + len(self._buffer) - self._at
+        size = len(content) + len(self._buffer) - self._pos
         if self.damage or size > self._reread_budget:
             return False
         self._reread_budget -= size
-        self._buffer = content + self._buffer[self._at :]
-        self._at = 0
+        self._buffer = content + self._buffer[self._pos :]
+        self._pos = 0
         self.position -= len(content)
         return True
 
     def skip_breaks(self) -> None:
         """Skip line breaks and blanks."""
         while self._has_bytes() or self._read_more():
-            match = _BREAKS.match(self._buffer, self._at)
-            self.skip(match.end() - self._at if match else 0)
+            match = _BREAKS.match(self._buffer, self._pos)
+            self.skip(match.end() - self._pos if match else 0)
             if self._has_bytes():
                 return
 
@@ -183,7 +186,7 @@ class Cursor:
                 return self.position - begin
 
     def _has_bytes(self) -> bool:
-        return self._at < len(self._buffer)
+        return self._pos < len(self._buffer)
 
     def _read_more(self) -> bool:
         """Append the next piece; return whether there is one before a stop."""
@@ -202,9 +205,9 @@ class Cursor:
 
     def _append(self, piece: ArchivePiece) -> None:
         if piece.is_first:
-            self.member_position = self.position + len(self._buffer) - self._at
-        self._buffer = self._buffer[self._at :] + piece.content
-        self._at = 0
+            self.member_position = self.position + len(self._buffer) - self._pos
+        self._buffer = self._buffer[self._pos :] + piece.content
+        self._pos = 0
         self._reread_budget += len(piece.content)
         self.damage, self.is_clipped = piece.damage, piece.is_clipped
         self._is_stopped = bool(piece.damage)
@@ -212,21 +215,20 @@ class Cursor:
 
 def read_records(
     pieces: Iterator[ArchivePiece],
-    wants: Callable[[Mapping[str, str]], bool],
+    reads_body: ReadsBody,
     limit: int,
     end: int | None = None,
     framing: Framing = WARC,
 ) -> Iterator[ArchiveRecord]:
-    """Yield all records, and what lies between them and is none.
+    """Yield all records, and the bytes between them that belong to none.
 
-    A record whose member turns out to be damaged is `broken_record`, or `clipped_file` if the file
-    has nothing more, however much of it came out. A record whose length reaches into others, or
-    beyond the end, is `broken_record`, and reading continues at the first line in its block that
-    begins one; in compressed files, if no more than `limit` bytes were skipped since then.
+    A record in a damaged member is `broken_record`, or `clipped_file` if the file has nothing more,
+    however much of it could be read. A record whose length reaches into others, or beyond the end,
+    is `broken_record`, and reading continues at the first line in its block that begins a record;
+    in compressed files only if at most `limit` bytes of the block follow it.
 
     Args:
         pieces: of the file.
-        wants: fields -> whether to read the body.
         limit: longer bodies are skipped, in bytes.
         end: where the content ends, if it is known.
         framing: how records begin.
@@ -236,30 +238,28 @@ def read_records(
         is_accounted = False
         cursor.skip_breaks()
         while cursor.peek(1):
-            record = _read_record(cursor, wants, limit)
+            record = _read_record(cursor, reads_body, limit)
             end = cursor.position
             cursor.skip_breaks()
             stray = None
             head = b"" if record.problem else cursor.peek(framing.head_bytes)
             if head and not framing.may_start(head):
-                stray = _read_record(cursor, wants, limit)
+                stray = _read_record(cursor, reads_body, limit)
                 cursor.skip_breaks()
             if cursor.damage and not cursor.peek(1) and not record.problem:
                 if end > cursor.member_position:
-                    # What follows it in a damaged member may be its own end, garbled.
-                    record, stray = _spoiled(record, cursor), None
+                    # Bytes after it in a damaged member may be its own end, garbled.
+                    record, stray = _damaged(record, cursor), None
                 elif stray is not None:
-                    stray = _spoiled(stray, cursor)
+                    stray = _damaged(stray, cursor)
             for item in (record,) if stray is None else (record, stray):
                 is_accounted = item.problem in {"broken_record", "clipped_file"}
                 yield item
         if cursor.damage and not is_accounted:
-            yield _spoiled(ArchiveRecord(cursor.position, cursor.offset, {}), cursor)
+            yield _damaged(ArchiveRecord(cursor.position, cursor.offset, {}), cursor)
 
 
-def _read_record(
-    cursor: Cursor, wants: Callable[[Mapping[str, str]], bool], limit: int
-) -> ArchiveRecord:
+def _read_record(cursor: Cursor, reads_body: ReadsBody, limit: int) -> ArchiveRecord:
     position, offset = cursor.position, cursor.offset
     framing = cursor.framing
     window = cursor.peek(1024)
@@ -281,12 +281,15 @@ def _read_record(
         )
     cursor.skip(end)
     return _read_block(
-        cursor, ArchiveRecord(position, offset, fields, b"", 0, int(length)), wants, limit
+        cursor, ArchiveRecord(position, offset, fields, b"", 0, int(length)), reads_body, limit
     )
 
 
 def _read_block(
-    cursor: Cursor, record: ArchiveRecord, wants: Callable[[Mapping[str, str]], bool], limit: int
+    cursor: Cursor,
+    record: ArchiveRecord,
+    reads_body: ReadsBody,
+    limit: int,
 ) -> ArchiveRecord:
     """Return a record with its block, and with what is wrong with it."""
     expected, offset = record.expected_bytes, record.offset
@@ -301,8 +304,8 @@ def _read_block(
     else:
         body = from_next = cursor.take(expected)
         size = len(body)
-    is_off = not cursor.damage and (size < expected or not _is_over(cursor))
-    if is_off and not cursor.damage:
+    is_wrong_length = not cursor.damage and (size < expected or not _at_record_end(cursor))
+    if is_wrong_length and not cursor.damage:
         if not is_long:
             # The line may begin in the block and end after it.
             match = cursor.framing.next.search(body + cursor.peek(cursor.framing.line_bytes))
@@ -311,17 +314,17 @@ def _read_block(
             size -= len(from_next)
             note = "its length reaches into other records"
             return dataclasses.replace(record, size_bytes=size, problem="broken_record", note=note)
-    body = body if wants(record.fields) else b""
+    body = body if reads_body(record.fields) else b""
     record = dataclasses.replace(record, body=body, size_bytes=size)
     if size < expected:
         if cursor.damage:
-            return _spoiled(record, cursor)
+            return _damaged(record, cursor)
         problem = "clipped_file" if cursor.is_at_end and offset is None else "broken_record"
         return dataclasses.replace(record, body=b"", problem=problem, note="ends early")
     return dataclasses.replace(record, problem="too_long") if is_long else record
 
 
-def _is_over(cursor: Cursor) -> bool:
+def _at_record_end(cursor: Cursor) -> bool:
     """Return whether another record follows, or nothing."""
     framing = cursor.framing
     return framing.may_start(cursor.peek(4 + framing.head_bytes).lstrip(b"\r\n \t\0"))
@@ -329,36 +332,36 @@ def _is_over(cursor: Cursor) -> bool:
 
 def _last_start(window: bytes) -> int:
     """Return where the last line begins that begins a record, 0 if none but the first does."""
-    at = window.rfind(b"\n" + START)
-    while at >= 0 and not VERSION.match(window, at + 1):
-        at = window.rfind(b"\n" + START, 0, at)
-    return at + 1
+    line_end = window.rfind(b"\n" + START)
+    while line_end >= 0 and not VERSION.match(window, line_end + 1):
+        line_end = window.rfind(b"\n" + START, 0, line_end)
+    return line_end + 1
 
 
 def _stray(
     cursor: Cursor, record: ArchiveRecord, window: bytes, next_start: int, is_cut: bool
 ) -> ArchiveRecord:
-    """Skip what is not a record, up to the next one; at the end of the file it may be cut off.
+    """Skip bytes that are not a record, up to the next one.
 
     Args:
-        cursor: at its beginning.
+        cursor: at the first of them.
         record: with the reason as its note.
         window: the bytes that follow.
-        next_start: where in them the next record begins; 0: unknown.
-        is_cut: it may be the beginning of a record.
+        next_start: where in `window` the next record begins; 0: unknown.
+        is_cut: they may be the beginning of a record that the end of the file cuts off.
     """
     size = cursor.skip(next_start) if next_start else cursor.skip(1) + cursor.skip_to_record()
     head = window[: min(size, HEAD_BYTES)].decode("utf-8", "replace")
     record = dataclasses.replace(record, size_bytes=size, note=f"{record.note}: {head}")
     if cursor.damage:
-        return _spoiled(record, cursor)
+        return _damaged(record, cursor)
     is_last = cursor.is_at_end and not cursor.peek(1) and record.offset is None
     return dataclasses.replace(
         record, problem="clipped_file" if is_cut and is_last else "broken_record"
     )
 
 
-def _spoiled(record: ArchiveRecord, cursor: Cursor) -> ArchiveRecord:
-    """Return a record as one that the damage after it took."""
+def _damaged(record: ArchiveRecord, cursor: Cursor) -> ArchiveRecord:
+    """Return a record without its body, which is damaged."""
     problem = "clipped_file" if cursor.is_clipped else "broken_record"
     return dataclasses.replace(record, body=b"", problem=problem, note=cursor.damage)

@@ -57,15 +57,15 @@ class Huggingface(ColumnSource):
     """Pattern of files in the dataset (`data/CC-MAIN-2024-10/*.parquet`), instead of the two."""
 
     def libraries(self) -> tuple[str, ...]:
-        return self._rows().libraries()
+        return self._parquet().libraries()
 
     def find(self) -> list[tuple[FoundFile, str]]:
-        files_found = []
+        all_files = []
         several = len(self.paths) > 1
-        for place in self.paths:
-            files = find_files(place, self.revision, self.config, self.split, self.pattern)
-            files_found += [(file, f"{place}/{name}" if several else name) for file, name in files]
-        return files_found
+        for dataset in self.paths:
+            files = find_files(dataset, self.revision, self.config, self.split, self.pattern)
+            all_files += [(file, f"{dataset}/{name}" if several else name) for file, name in files]
+        return all_files
 
     def text_size(self, file: InputFile, piece: Slice) -> tuple[int, bool]:
         if format_of(file.name) == "arrow":
@@ -75,12 +75,12 @@ class Huggingface(ColumnSource):
     def check_files(self, paths: Sequence[str]) -> None:
         lines = [path for path in paths if format_of(path) == "jsonl"]
         if lines:
-            self._lines().check_files(lines)
+            self._jsonl().check_files(lines)
 
     def slices(self, file: InputFile, target_bytes: int) -> list[Slice]:
         if format_of(file.name) == "arrow":
             with open_stream(file.path) as reader:
-                self._rows().check_columns(file, reader.schema)
+                self._parquet().check_columns(file, reader.schema)
             return [Slice(0, file.size_bytes, file.size_bytes)]
         if format_of(file.name) == "jsonl":
             _check_lines(file)
@@ -91,40 +91,36 @@ class Huggingface(ColumnSource):
     ) -> Iterator[SourceBatch]:
         for kind, group in itertools.groupby(pieces, key=lambda pair: format_of(pair[0].name)):
             if kind == "arrow":
-                rows = (rows_part for file, _ in group for rows_part in self._arrow(file))
-                for rows_part in join_rows(rows):
-                    yield from self._rows().documents(rows_part, max_document_bytes)
+                row_groups = (rows for file, _ in group for rows in self._arrow(file))
+                for rows in join_rows(row_groups):
+                    yield from self._parquet().documents(rows, max_document_bytes)
             else:
-                source = self._rows() if kind == "parquet" else self._lines()
+                source = self._parquet() if kind == "parquet" else self._jsonl()
                 yield from source.read_keyed(group, max_document_bytes)
 
     def _arrow(self, file: InputFile) -> Iterator[ParquetRows]:
         with open_stream(file.path) as reader:
-            self._rows().check_schema(file, reader.schema)
+            self._parquet().check_schema(file, reader.schema)
             position = 0
             for batch in read_batches(file.path, reader):
                 for first in range(0, len(batch), BLOCK_ROWS):
                     rows = batch.slice(first, BLOCK_ROWS)
                     keys = make_keys(file.ordinal, np.arange(len(rows)) + (position + first))
-                    place = f"{file.path}: row {position + first}"
-                    yield ParquetRows(place, keys, rows, 0, file.size_bytes)
+                    location = f"{file.path}: row {position + first}"
+                    yield ParquetRows(location, keys, rows, 0, file.size_bytes)
                 position += len(batch)
 
     def _reader(self, file: InputFile) -> Source:
-        """Return the source that reads a file of this name."""
-        return self._rows() if format_of(file.name) == "parquet" else self._lines()
+        return self._parquet() if format_of(file.name) == "parquet" else self._jsonl()
 
-    def _rows(self) -> Parquet:
-        return Parquet.model_construct(**self._shared(), max_page_bytes=_PAGE_BYTES)
+    def _parquet(self) -> Parquet:
+        return Parquet.model_construct(**self._shared())
 
-    def _lines(self) -> Jsonl:
+    def _jsonl(self) -> Jsonl:
         return Jsonl.model_construct(**self._shared())
 
     def _shared(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in Jsonl.model_fields}
-
-
-_PAGE_BYTES = Parquet.model_fields["max_page_bytes"].default
 
 
 def _check_lines(file: InputFile) -> None:

@@ -24,20 +24,20 @@ _METADATA = re.compile(r"^\s*---(?:\r\n|\r|\n)([\S\s]*?)(?:\r\n|\r|\n)---[ \t]*(
 
 
 def find_files(
-    place: str, revision: str, config: str | None, split: str, pattern: str | None
+    dataset: str, revision: str, config: str | None, split: str, pattern: str | None
 ) -> list[tuple[FoundFile, str]]:
     """Return the files of a dataset with their names relative to its root.
 
     Args:
-        place: a folder, or the name of a dataset on the hub.
+        dataset: a folder, or the name of a dataset on the hub.
         revision: branch, tag or commit; on the hub only.
         config, split, pattern: as `choose` takes them.
 
     Raises:
         UsageError: there is no such dataset, or it cannot be fetched.
     """
-    folder = Path(place.removeprefix("file://"))
-    place = place.removeprefix("hf://datasets/")
+    folder = Path(dataset.removeprefix("file://"))
+    dataset = dataset.removeprefix("hf://datasets/")
     pick = functools.partial(choose, config=config, split=split, pattern=pattern)
     if folder.is_dir():
         splits = saved_splits(folder)
@@ -45,12 +45,12 @@ def find_files(
             return _saved(folder, splits, split)
         names = pick(walk_files(str(folder)), _card(folder / "README.md"))
         return [_local(folder, name) for name in names]
-    if folder.exists() or "://" in place or not _NAME.fullmatch(place):
+    if folder.exists() or "://" in dataset or not _NAME.fullmatch(dataset):
         raise UsageError(
-            f"{place!r} is neither a folder nor the name of a dataset (owner/name). Files are read "
-            "by the sources parquet and jsonl."
+            f"{dataset!r} is neither a folder nor the name of a dataset (owner/name). Files are "
+            "read by the sources parquet and jsonl."
         )
-    return fetch(place, revision, lambda names, root: pick(names, _card(root / "README.md")))
+    return fetch(dataset, revision, lambda names, root: pick(names, _card(root / "README.md")))
 
 
 def saved_splits(folder: Path) -> list[str]:
@@ -158,7 +158,7 @@ SPLITS = {
     "validation": ("validation", "valid", "dev", "val"),
     "test": ("test", "testing", "eval", "evaluation"),
 }
-"""Names of splits, and the words that stand for them in paths."""
+"""Split -> words in paths that name it."""
 
 _WORDS = re.compile(r"[^a-z]+")
 
@@ -180,9 +180,9 @@ def choose(
 ) -> list[str]:
     """Return the files of a configuration and split, sorted.
 
-    `pattern` decides alone where it is given. Otherwise the card's `configs` do; without them
-    folders are configurations, and words in paths tell splits (`train-00000.parquet`,
-    `test/a.jsonl`). Where no path names any split, all files are `train`.
+    A `pattern` decides alone. Without one the card's `configs` do; without those, folders are
+    configurations, and words in paths name splits (`train-00000.parquet`, `test/a.jsonl`). If no
+    path names a split, all files are `train`.
 
     Args:
         names: all files of the dataset, relative to its root.
@@ -248,7 +248,7 @@ def _card_files(
 
 
 def _patterns(config: Mapping[str, Any]) -> dict[str, list[str]]:
-    """Return split -> patterns, from the forms that `value` may have."""
+    """Return split -> patterns, from any of the forms that `data_files` may have."""
     value = config.get("data_files")
     folder = str(config.get("data_dir") or "").strip("/")
     entries = value if isinstance(value, list) else [] if value is None else [value]

@@ -33,9 +33,9 @@ from corpuskit.stages.sources.parquet.pages import (
     MAX_PAGE_BYTES,
     REPEATED_BYTES,
     check_chunks,
-    look_inside,
     read_chunks,
     rows_at_once,
+    with_longest_values,
 )
 from corpuskit.storage import is_remote, open_input
 
@@ -51,32 +51,31 @@ BUFFER_BYTES = 1 << 20
 """Read at once of a column chunk; without it Arrow holds whole chunks, however large."""
 
 SMALL_BYTES = 1 << 18
-"""A file that is read at once when it is opened."""
+"""A file of at most this size is read as a whole when it is opened."""
 
 ROW_BYTES = 64
 """What a document takes besides its text."""
 
 
 class ParquetRows(NamedTuple):
-    """Rows of a file that lie one after the other, before they are documents.
+    """Consecutive rows of a file, before they are documents.
 
     Attributes:
-        place: file and row groups, for messages.
+        location: file and row groups (or row), for messages.
         keys: (N,) file ordinal and row.
         batch: N rows.
-        max_bytes: how many bytes the documents of these rows, and of those that follow with 0,
-            may have together.
+        max_bytes: how many bytes the documents of these rows may have, together with those of the
+            next ones whose `max_bytes` is 0.
         size_bytes: of the file.
     """
 
-    place: str
+    location: str
     keys: Int64s
     batch: pa.RecordBatch
     max_bytes: int
     size_bytes: int
 
     def slice(self, begin: int, end: int) -> ParquetRows:
-        """Return some of the rows."""
         batch = self.batch.slice(begin, end - begin)
         return self._replace(keys=self.keys[begin:end], batch=batch)
 
@@ -106,7 +105,7 @@ class Parquet(ColumnSource):
     """A file is refused whose largest pages of the columns read take more, in bytes, together."""
 
     def libraries(self) -> tuple[str, ...]:
-        return ("pyarrow",) if self.extra else ()  # it writes the numbers of `extra`
+        return ("pyarrow",) if self.extra else ()  # its version decides how `extra` writes numbers
 
     def text_size(self, file: InputFile, piece: Slice) -> tuple[int, bool]:
         return piece.size_bytes, True
@@ -138,12 +137,12 @@ class Parquet(ColumnSource):
         bytes_left = 0
         for joined in join_rows(rows):
             bytes_left = joined.max_bytes or bytes_left
-            for batch in _checked(self.documents(joined, max_document_bytes), joined.place):
+            for batch in _checked(self.documents(joined, max_document_bytes), joined.location):
                 bytes_left -= batch.size_bytes + ROW_BYTES * len(batch.positions)
                 bytes_left -= batch.extra.nbytes if batch.extra is not None else 0
                 if bytes_left < 0:
                     raise DataError(
-                        f"{joined.place}: {joined.size_bytes:,} bytes of file hold more than "
+                        f"{joined.location}: {joined.size_bytes:,} bytes of file hold more than "
                         f"{self.max_expansion} times as much: perhaps a decompression bomb. Take "
                         "the file out, or raise max_expansion of the source."
                     )
@@ -159,12 +158,12 @@ class Parquet(ColumnSource):
                     f"{file.path}: {len(counts)} row groups, {piece.whole} were planned."
                 )
             sizes = _text_sizes(reader, self.text_column)
-            max_bytes = self._most_bytes(reader, file, piece)
+            max_bytes = self._max_bytes(reader, file, piece)
             position = sum(counts[: piece.begin])
             # Arrow reads dictionaries inside lists from one row group at a time.
             max_rows = 0 if self.extra and _indexed_lists(reader) else BLOCK_ROWS
             for groups in _runs(counts, sizes, piece, max_rows):
-                place, first = _place(file.path, groups), position
+                location, first = _location(file.path, groups), position
                 num = sum(counts[group] for group in groups)
                 size = sum(sizes[group] for group in groups)
                 # As many rows as hold BLOCK_BYTES on average; documents() sees to those that hold
@@ -172,16 +171,16 @@ class Parquet(ColumnSource):
                 num_rows = max(1, min(BLOCK_ROWS, BLOCK_BYTES * num // (size + 1)))
                 for batch in self._batches(reader, file, groups, num_rows):
                     keys = make_keys(file.ordinal, np.arange(position, position + len(batch)))
-                    yield ParquetRows(place, keys, batch, max_bytes, file.size_bytes)
+                    yield ParquetRows(location, keys, batch, max_bytes, file.size_bytes)
                     position += len(batch)
                     max_bytes = 0
                 if position != first + num:
                     raise DataError(
-                        f"{place}: the footer says {num} rows, {position - first} came. Fetch the "
-                        "file again."
+                        f"{location}: the footer says {num} rows, {position - first} came. Fetch "
+                        "the file again."
                     )
 
-    def _most_bytes(self, reader: pq.ParquetFile, file: InputFile, piece: Slice) -> int:
+    def _max_bytes(self, reader: pq.ParquetFile, file: InputFile, piece: Slice) -> int:
         """Return how many bytes of documents a piece may hold."""
         stored: int = 0
         for group in range(piece.begin, piece.end):
@@ -194,17 +193,19 @@ class Parquet(ColumnSource):
     def _batches(
         self, reader: pq.ParquetFile, file: InputFile, groups: range, num_rows: int
     ) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of row groups, as many at once as are wanted, or fewer in memory."""
-        safe, path = num_rows, file.path
+        """Yield the rows of row groups in batches of `num_rows`, read in bounded memory."""
+        rows_read, path = num_rows, file.path
         if not is_remote(path):
             with open_input(path) as pages:
                 chunks = read_chunks(pages, path, reader, groups, self._columns_to_read() or ())
-                check_chunks(chunks, _place(path, groups), self.max_page_bytes, self.max_expansion)
-                safe = rows_at_once(chunks, num_rows)
-                if safe < num_rows:
-                    safe = rows_at_once(look_inside(pages, chunks), num_rows)
-        batches = _batches(reader, path, groups, safe, self._columns_to_read())
-        yield from batches if safe == num_rows else _joined(batches, num_rows)
+                check_chunks(
+                    chunks, _location(path, groups), self.max_page_bytes, self.max_expansion
+                )
+                rows_read = rows_at_once(chunks, num_rows)
+                if rows_read < num_rows:
+                    rows_read = rows_at_once(with_longest_values(pages, chunks), num_rows)
+        batches = _batches(reader, path, groups, rows_read, self._columns_to_read())
+        yield from batches if rows_read == num_rows else _joined(batches, num_rows)
 
     def _columns_to_read(self) -> list[str] | None:
         """Return the columns to read, None for all."""
@@ -217,18 +218,18 @@ class Parquet(ColumnSource):
         return list(dict.fromkeys(names))
 
     def check_columns(self, file: InputFile, schema: pa.Schema) -> None:
-        """Raise UsageError, for whoever wrote the parameters, if a column cannot serve."""
+        """Raise UsageError if a parameter names a column that is missing or of a wrong type."""
         if problem := self._problem(file, schema):
             parameter, message = problem
             raise UsageError(f"{parameter}: {message}")
 
     def check_schema(self, file: InputFile, schema: pa.Schema) -> None:
-        """Raise DataError if a column is missing or of a type that cannot serve."""
+        """Raise DataError if a column is missing or of a wrong type."""
         if problem := self._problem(file, schema):
             raise DataError(problem[1])
 
     def _problem(self, file: InputFile, schema: pa.Schema) -> tuple[str, str] | None:
-        """Return the parameter that names a column that cannot serve, and why it cannot."""
+        """Return the parameter whose column is missing or of a wrong type, and the message."""
         for name, count in collections.Counter(schema.names).items():
             if count > 1 and name in self._named_columns():
                 role = "text_column" if name == self.text_column else "columns"
@@ -249,7 +250,7 @@ class Parquet(ColumnSource):
         return None
 
     def documents(self, rows: ParquetRows, max_bytes: int) -> Iterator[SourceBatch]:
-        """Make documents of rows; rows that are longer than the average are cut in halves."""
+        """Make documents of rows; a batch that holds too many bytes is cut in halves."""
         batch = rows.batch
         extra_columns = self._extra_columns(batch) if self.extra else {}
         extra_bytes = sum(map(decoded_bytes, extra_columns.values()))
@@ -261,31 +262,31 @@ class Parquet(ColumnSource):
             return
         if extra_bytes > max(REPEATED_BYTES, self.max_page_bytes):
             raise DataError(
-                f"{rows.place}: the other columns of one row hold {extra_bytes:,} bytes. Set "
+                f"{rows.location}: the other columns of one row hold {extra_bytes:,} bytes. Set "
                 "extra: false, or raise max_page_bytes."
             )
         texts, is_broken = as_strings(batch.column(self.text_column))
         content = utf8(texts)
         has_mark = _starts_with_mark(content)
         sizes = content.sizes() - 3 * has_mark
-        findings = BrokenRules(self.rules, len(batch))
-        findings.mark("bad_text", ~texts.is_valid().to_numpy(zero_copy_only=False))
-        findings.mark("invalid_utf8", is_broken)
-        findings.mark("too_long", sizes > max_bytes)
+        broken = BrokenRules(self.rules, len(batch))
+        broken.mark("bad_text", ~texts.is_valid().to_numpy(zero_copy_only=False))
+        broken.mark("invalid_utf8", is_broken)
+        broken.mark("too_long", sizes > max_bytes)
         columns: dict[str, pa.Array] = {}
         for name, kind in self.declared().items():
             columns[name], is_bad = _typed(batch.column(name), kind)
-            findings.mark("bad_column", is_bad)
+            broken.mark("bad_column", is_bad)
         labels: list[pa.Array | None] = [None, None, None]
         for slot, name in enumerate(self.labels.values()):
             if name:
                 labels[slot], is_bad = _typed(batch.column(name), pa.string())
-                findings.mark("bad_column", is_bad)
+                broken.mark("bad_column", is_bad)
         extra = json_objects(extra_columns, len(batch)) if self.extra else None
-        is_kept = findings.codes == 0
-        places = pa.array(np.flatnonzero(is_kept))
-        ids, urls, dates = (pick(array, places, len(batch)) for array in labels)
-        texts = pick(texts, places, len(batch))
+        is_kept = broken.codes == 0
+        kept = pa.array(np.flatnonzero(is_kept))
+        ids, urls, dates = (pick(array, kept, len(batch)) for array in labels)
+        texts = pick(texts, kept, len(batch))
         if has_mark[is_kept].any():
             bare = pc.utf8_slice_codeunits(texts, 1)
             texts = pc.if_else(pa.array(has_mark[is_kept]), bare, texts)
@@ -293,11 +294,11 @@ class Parquet(ColumnSource):
             positions=rows.keys[is_kept],
             texts=texts,
             ids=ids,
-            columns={name: pick(array, places, len(batch)) for name, array in columns.items()},
+            columns={name: pick(array, kept, len(batch)) for name, array in columns.items()},
             urls=urls,
             dates=dates,
-            extra=pick(extra, places, len(batch)) if extra is not None else None,
-            rejects=tuple(_rejects(findings, rows.keys, content, sizes, max_bytes, labels[0])),
+            extra=pick(extra, kept, len(batch)) if extra is not None else None,
+            rejects=tuple(_rejects(broken, rows.keys, content, sizes, max_bytes, labels[0])),
             size_bytes=int(sizes.sum()),
         )
 
@@ -305,7 +306,7 @@ class Parquet(ColumnSource):
         """Return the columns of `extra`; the second `a` is called `a_2`."""
         names_used = self._named_columns()
         names = enumerate(distinct(batch.schema.names))
-        return {name: batch.column(place) for place, name in names if name not in names_used}
+        return {name: batch.column(index) for index, name in names if name not in names_used}
 
 
 def join_rows(pieces: Iterator[ParquetRows]) -> Iterator[ParquetRows]:
@@ -330,15 +331,19 @@ def _concatenate(pieces: list[ParquetRows]) -> ParquetRows:
     keys = np.concatenate([piece.keys for piece in pieces])
     batch = pa.concat_batches([piece.batch for piece in pieces])
     return ParquetRows(
-        pieces[0].place, keys, batch, sum(piece.max_bytes for piece in pieces), pieces[0].size_bytes
+        pieces[0].location,
+        keys,
+        batch,
+        sum(piece.max_bytes for piece in pieces),
+        pieces[0].size_bytes,
     )
 
 
 def _rejects(
-    findings: BrokenRules, keys: Int64s, content: Utf8, sizes: Int64s, max_bytes: int,
+    broken: BrokenRules, keys: Int64s, content: Utf8, sizes: Int64s, max_bytes: int,
     ids: pa.Array | None,
 ) -> Iterator[Reject]:  # fmt: skip
-    for row, rule in findings.rows():
+    for row, rule in broken.rows():
         value = threshold = np.nan
         text = None if rule == "bad_text" else content.row(row).decode("utf-8", "replace")
         if rule == "too_long":
@@ -358,7 +363,6 @@ def _open(file: InputFile, *, lists: bool) -> Iterator[pq.ParquetFile]:
     import pyarrow.parquet as pq
 
     path = file.path
-
     options: dict[str, Any] = {"buffer_size": BUFFER_BYTES, "page_checksum_verification": True}
     with contextlib.ExitStack() as stack:
         source: Any = path
@@ -373,6 +377,7 @@ def _open(file: InputFile, *, lists: bool) -> Iterator[pq.ParquetFile]:
             options["pre_buffer"] = False
         try:
             reader = stack.enter_context(pq.ParquetFile(source, **options))
+            # Not for texts and ids: Arrow would hash each value, and nearly all differ.
             if lists and (indexed := _indexed_lists(reader)):
                 options |= {"read_dictionary": indexed, "metadata": reader.metadata}
                 reader = stack.enter_context(pq.ParquetFile(source, **options))
@@ -387,7 +392,7 @@ def _open(file: InputFile, *, lists: bool) -> Iterator[pq.ParquetFile]:
 
 
 def _small_content(file: InputFile) -> bytes | None:
-    """Return what is in a small file, None if it is not small, or not any more."""
+    """Return the bytes of a small file; None if it is not small, or has grown since."""
     if file.size_bytes > SMALL_BYTES:
         return None
     with open_input(file.path) as stream:
@@ -412,6 +417,7 @@ def _indexed_lists(reader: pq.ParquetFile) -> list[str]:
 
 def _runs(counts: list[int], sizes: list[int], piece: Slice, max_rows: int) -> Iterator[range]:
     """Yield the row groups of a slice, small ones joined up to `max_rows` rows and BLOCK_BYTES."""
+    # One row group at a time took quadratic time for files with a row in each.
     begin, rows, size = piece.begin, 0, 0
     for group in range(piece.begin, piece.end):
         rows, size = rows + counts[group], size + sizes[group]
@@ -422,7 +428,7 @@ def _runs(counts: list[int], sizes: list[int], piece: Slice, max_rows: int) -> I
         yield range(begin, piece.end)
 
 
-def _place(path: str, groups: range) -> str:
+def _location(path: str, groups: range) -> str:
     if len(groups) == 1:
         return f"{path}: row group {groups[0]}"
     return f"{path}: row groups {groups[0]} to {groups[-1]}"
@@ -436,27 +442,27 @@ def _batches(
     except (pa.ArrowException, OSError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise
-        if len(groups) > 1:  # which one is it?
+        if len(groups) > 1:  # raises for the group that is broken
             for group in groups:
                 for _ in _batches(reader, path, range(group, group + 1), at_once, columns):
                     pass
-        place = _place(path, groups)
+        location = _location(path, groups)
         if isinstance(error, pa.ArrowNotImplementedError):
             raise DataError(
-                f"{place}: Arrow cannot read a column: {error}. Set extra: false, unless a "
+                f"{location}: Arrow cannot read a column: {error}. Set extra: false, unless a "
                 "parameter names that column."
             ) from None
-        raise DataError(f"{place}: {reason_of(error)}. Fetch the file again.") from None
+        raise DataError(f"{location}: {reason_of(error)}. Fetch the file again.") from None
 
 
-def _checked(batches: Iterator[SourceBatch], place: str) -> Iterator[SourceBatch]:
-    """Yield batches; where Arrow cannot read a value it is the file that is broken."""
+def _checked(batches: Iterator[SourceBatch], location: str) -> Iterator[SourceBatch]:
+    """Yield batches; an exception of Arrow becomes a DataError of the file."""
     try:
         yield from batches
     except (pa.ArrowException, IndexError, UnicodeDecodeError) as error:
         raise DataError(
-            f"{place}: a value cannot be read: {reason_of(error)}. Fetch the file again, or leave "
-            "its column out (extra: false)."
+            f"{location}: a value cannot be read: {reason_of(error)}. Fetch the file again, or "
+            "leave its column out (extra: false)."
         ) from None
 
 
@@ -483,7 +489,7 @@ def _row_counts(reader: pq.ParquetFile, path: str) -> list[int]:
     rows = [meta.row_group(group).num_rows for group in range(meta.num_row_groups)]
     if any(count < 0 for count in rows) or sum(rows) > MAX_POSITION:
         raise DataError(f"{path}: the footer says {sum(rows):,} rows. Fetch the file again.")
-    if sum(rows) != meta.num_rows:  # a row group that is missing would not be missed
+    if sum(rows) != meta.num_rows:  # else nobody would notice that a row group is missing
         raise DataError(
             f"{path}: the footer says {meta.num_rows:,} rows, and {sum(rows):,} in its row groups. "
             "Fetch the file again."
@@ -502,7 +508,7 @@ def _text_sizes(reader: pq.ParquetFile, column: str) -> list[int]:
 
 
 def _serves(kind: pa.DataType, role: str, declared: str) -> bool:
-    """Return whether a column of this Arrow type can play its role."""
+    """Return whether a column of this Arrow type fits its parameter."""
     if role == "text_column":
         return is_textual(kind)
     if role == "date_column" and pa.types.is_temporal(kind):

@@ -27,8 +27,8 @@ def json_objects(columns: Mapping[str, pa.Array], num_docs: int) -> pa.Array:
     """Return one JSON object per row of the columns that are not null, null where all are.
 
     Numbers are written as Arrow writes them; NaN and infinities count as null. Bytes that are not
-    UTF-8 become base64. Whatever Arrow can hold is written somehow: nobody asked for these columns,
-    so nothing in them ends a run.
+    UTF-8 become base64. Every type of Arrow is written in some form: no parameter names these
+    columns, so nothing in them may end a run.
     """
     members = [
         _join(_large("," + json.dumps(name, ensure_ascii=False) + ":"), _json_values(column))
@@ -46,7 +46,7 @@ def json_objects(columns: Mapping[str, pa.Array], num_docs: int) -> pa.Array:
 
 
 def decoded_bytes(column: pa.Array) -> int:
-    """Return what the values of a column take once dictionaries are replaced by what they hold."""
+    """Return the bytes of a column once dictionary indices are replaced by their values."""
     kind = column.type
     if pa.types.is_dictionary(kind):
         sizes = pc.binary_length(column.dictionary) if _is_binary(kind.value_type) else None
@@ -108,7 +108,7 @@ def _quoted(strings: pa.Array) -> pa.Array:
 
 
 def in_known_zone(column: pa.Array) -> pa.Array:
-    """Return times in UTC if their zone is none that this machine knows; all else unchanged."""
+    """Return times in UTC if this machine does not know their zone; all else unchanged."""
     kind = column.type
     if not pa.types.is_timestamp(kind) or kind.tz is None:
         return column
@@ -120,11 +120,11 @@ def in_known_zone(column: pa.Array) -> pa.Array:
 
 
 def _json_objects_of(column: pa.Array) -> pa.Array:
-    if not _is_odd(column.type):
+    if not _lacks_python_type(column.type):
         try:
             return _dumped(column.to_pylist())
         except (pa.ArrowException, ValueError, OverflowError, LookupError):
-            pass  # one of the values is none of Python's
+            pass  # a value that Python cannot hold: a date after the year 9999
     return _dumped([_value(scalar) for scalar in column])
 
 
@@ -133,19 +133,19 @@ def _dumped(values: list[Any]) -> pa.Array:
     return pa.array(texts, pa.large_string())
 
 
-def _is_odd(kind: pa.DataType) -> bool:
-    """Return whether Python has no such type: what comes then depends on other libraries."""
+def _lacks_python_type(kind: pa.DataType) -> bool:
+    """Return whether Python lacks the type: what `as_py` returns then depends on pandas."""
     if pa.types.is_dictionary(kind):
-        return _is_odd(kind.value_type)
+        return _lacks_python_type(kind.value_type)
     if isinstance(kind, pa.BaseExtensionType):
-        return _is_odd(kind.storage_type)
+        return _lacks_python_type(kind.storage_type)
     if pa.types.is_nested(kind):
-        return any(_is_odd(kind.field(place).type) for place in range(kind.num_fields))
+        return any(_lacks_python_type(kind.field(i).type) for i in range(kind.num_fields))
     return pa.types.is_temporal(kind) and getattr(kind, "unit", "") == "ns"
 
 
 def _value(scalar: pa.Scalar) -> Any:
-    """Return a value of any type as JSON has it; what Python would take comes out the same."""
+    """Return a value of any type as JSON has it; as `as_py` does where Python has the type."""
     kind = scalar.type
     if not scalar.is_valid:
         return None
@@ -157,7 +157,7 @@ def _value(scalar: pa.Scalar) -> Any:
         return [[_value(pair[0]), _value(pair[1])] for pair in scalar.values]
     if pa.types.is_struct(kind):
         names = distinct([field.name for field in kind])
-        return {name: _value(scalar[place]) for place, name in enumerate(names)}
+        return {name: _value(scalar[index]) for index, name in enumerate(names)}
     if pa.types.is_nested(kind):
         return [_value(inner) for inner in scalar.values]
     return _leaf(scalar)
@@ -216,28 +216,28 @@ def _plain(value: Any) -> Any:
 def quote(offsets: Int64s, data: Bytes) -> tuple[Int64s, Bytes]:
     """Write texts as JSON strings: O(B), allocates what it returns, offsets (N + 1,) and bytes."""
     num = len(offsets) - 1
-    places = np.zeros(num + 1, np.int64)
+    out_offsets = np.zeros(num + 1, np.int64)
     for row in range(num):
         size = 2
         for pos in range(offsets[row], offsets[row + 1]):
             size += 1 if PLAIN[data[pos]] else (6 if data[pos] < 32 else 2)
-        places[row + 1] = places[row] + size
-    out = np.empty(places[num], np.uint8)
+        out_offsets[row + 1] = out_offsets[row] + size
+    out = np.empty(out_offsets[num], np.uint8)
     for row in range(num):
-        at = places[row]
-        out[at] = 34
-        at += 1
+        used = out_offsets[row]
+        out[used] = 34
+        used += 1
         for pos in range(offsets[row], offsets[row + 1]):
             byte = data[pos]
             if not PLAIN[byte]:
-                out[at] = 92
-                at += 1
+                out[used] = 92
+                used += 1
             if byte < 32:
-                out[at], out[at + 1], out[at + 2] = 117, 48, 48
-                out[at + 3], out[at + 4] = HEX[byte >> 4], HEX[byte & 15]
-                at += 5
+                out[used], out[used + 1], out[used + 2] = 117, 48, 48
+                out[used + 3], out[used + 4] = HEX[byte >> 4], HEX[byte & 15]
+                used += 5
             else:
-                out[at] = byte
-                at += 1
-        out[at] = 34
-    return places, out
+                out[used] = byte
+                used += 1
+        out[used] = 34
+    return out_offsets, out

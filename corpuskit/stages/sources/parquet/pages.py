@@ -1,8 +1,8 @@
-"""What it may cost to read a Parquet row group, from the headers of its pages, before it is read.
+"""How much memory reading a Parquet row group takes, by the headers of its pages.
 
-A footer says what it likes, but a page cannot decompress to more than its own header says. Two
-encodings repeat values for next to nothing, so that 500 bytes of file become 5 GB: a dictionary,
-and DELTA_BYTE_ARRAY, which stores what a value adds to the one before. R rows are read at once.
+A footer may be wrong, but a page cannot decompress to more than its own header says. Two encodings
+store repeated values in a few bytes, so that 500 bytes of file become 5 GB: a dictionary, and
+DELTA_BYTE_ARRAY, which stores what a value adds to the one before.
 
 Source: Apache Parquet format 2, parquet.thrift; Thrift compact protocol.
 """
@@ -33,12 +33,12 @@ MAX_PAGE_BYTES = 1 << 30
 reach 500 MB."""
 
 REPEATED_BYTES = 1 << 28
-"""What the values that are repeated may take at most in the rows that are read at once."""
+"""What repeated values may take at most in the rows that are read at once."""
 
 HEADER_BYTES = 256
 MAX_HEADER_BYTES = 16 << 20
 VALUE_BYTES = 12
-"""Of a value of a repeated column at least: two levels, and an index or an offset."""
+"""A value of a list takes at least this: two levels, and an index or an offset."""
 
 DATA, DICTIONARY, DATA_V2 = 0, 2, 3
 BY_INDEX, BY_PREFIX = frozenset({2, 8}), 7
@@ -56,9 +56,9 @@ class Chunk:
         is_list: a row may hold any number of values.
         sizes, values: (P,) bytes and values of each data page, decompressed.
         dictionary_bytes: of the dictionary page, decompressed.
-        value_bytes: the longest value that may be stored as next to nothing; an upper bound.
-        dictionaries: of each dictionary page, where its content begins, its bytes in the file and
-            decompressed, if looking into them could make `value_bytes` smaller.
+        value_bytes: an upper bound of the longest value that may be stored repeatedly.
+        dictionaries: (offset in the file, bytes there, bytes decompressed) of the content of each
+            dictionary page, if reading them could make `value_bytes` smaller.
         compressed_bytes: of all pages in the file.
     """
 
@@ -77,7 +77,7 @@ class Chunk:
         return int(self.sizes.max(initial=0)) + self.dictionary_bytes
 
     def window_bytes(self, rows: int) -> int:
-        """Return what the pages take that any `rows` rows lie in."""
+        """Return the most bytes that the pages of any `rows` consecutive rows take."""
         if len(self.sizes) == 0:
             return 0
         ends = np.cumsum(self.values)
@@ -107,20 +107,20 @@ def read_chunks(
     for group in groups:
         meta = reader.metadata.row_group(group)
         for leaf, column in leaves.items():
-            place = meta.column(leaf)
+            chunk = meta.column(leaf)
             try:
-                pages[leaf] += _pages_of(file, place)
+                pages[leaf] += _pages_of(file, chunk)
             except (IndexError, OverflowError, ValueError) as error:
                 raise DataError(
                     f"{path}: row group {group}: column {column.path!r} has no whole pages: "
                     f"{error}. Fetch the file again."
                 ) from None
-            sizes[leaf] += place.total_compressed_size
-            codecs[leaf].add(place.compression)
+            sizes[leaf] += chunk.total_compressed_size
+            codecs[leaf].add(chunk.compression)
     return [_chunk(leaves[leaf], pages[leaf], sizes[leaf], codecs[leaf]) for leaf in leaves]
 
 
-def look_inside(file: BufferedIOBase, chunks: Sequence[Chunk]) -> list[Chunk]:
+def with_longest_values(file: BufferedIOBase, chunks: Sequence[Chunk]) -> list[Chunk]:
     """Return the chunks with the true length of the longest value of their dictionaries."""
     return [_with_value_bytes(file, chunk) if chunk.dictionaries else chunk for chunk in chunks]
 
@@ -134,20 +134,20 @@ def _with_value_bytes(file: BufferedIOBase, chunk: Chunk) -> Chunk:
             plain = pa.decompress(content, size, codec) if codec else content
         except (OSError, pa.ArrowException):
             return chunk  # broken: reading it will say so
-        max_bytes = max(max_bytes, int(longest(np.frombuffer(plain, np.uint8))))
+        max_bytes = max(max_bytes, int(longest_string(np.frombuffer(plain, np.uint8))))
     return dataclasses.replace(chunk, value_bytes=max_bytes)
 
 
 @kernel
-def longest(data: Bytes) -> int:
+def longest_string(data: Bytes) -> int:
     """Return the longest of byte strings, each after its length in 4 bytes: O(number)."""
-    longest_bytes, place, size = 0, 0, len(data)
-    while place + 4 <= size:
+    longest_bytes, pos, size = 0, 0, len(data)
+    while pos + 4 <= size:
         length = 0
         for byte in range(4):
-            length |= int(data[place + byte]) << (8 * byte)
-        longest_bytes = max(longest_bytes, min(length, size - place - 4))
-        place += 4 + length
+            length |= int(data[pos + byte]) << (8 * byte)
+        longest_bytes = max(longest_bytes, min(length, size - pos - 4))
+        pos += 4 + length
     return longest_bytes
 
 
@@ -165,7 +165,7 @@ def rows_at_once(chunks: Sequence[Chunk], max_rows: int) -> int:
 
 
 def check_chunks(
-    chunks: Sequence[Chunk], place: str, max_page_bytes: int, max_expansion: int
+    chunks: Sequence[Chunk], location: str, max_page_bytes: int, max_expansion: int
 ) -> None:
     """Refuse chunks that cannot be read in bounded memory.
 
@@ -176,7 +176,7 @@ def check_chunks(
     if total > max_page_bytes:
         worst = max(chunks, key=Chunk.page_bytes)
         raise DataError(
-            f"{place}: reading one page of each column takes {total:,} bytes, of {worst.name!r} "
+            f"{location}: reading one page of each column takes {total:,} bytes, of {worst.name!r} "
             f"{worst.page_bytes():,}; at most {max_page_bytes:,} are allowed. Write the file with "
             "smaller pages, read fewer columns (extra: false), or raise max_page_bytes."
         )
@@ -185,18 +185,18 @@ def check_chunks(
         size += int(chunk.sizes.sum())
         if chunk.is_list and size > max(max_page_bytes, max_expansion * chunk.compressed_bytes):
             raise DataError(
-                f"{place}: column {chunk.name!r} may hold {size:,} bytes in "
+                f"{location}: column {chunk.name!r} may hold {size:,} bytes in "
                 f"{chunk.compressed_bytes:,} of the file: perhaps a decompression bomb. Set "
                 "extra: false, or raise max_expansion."
             )
 
 
-def _pages_of(file: BufferedIOBase, place: Any) -> list[_ColumnPage]:
-    """Return the pages of a column of a row group."""
-    start = place.data_page_offset
-    if place.has_dictionary_page and 0 < place.dictionary_page_offset < start:
-        start = place.dictionary_page_offset
-    return list(_pages(file, start, start + place.total_compressed_size, place.num_values))
+def _pages_of(file: BufferedIOBase, chunk: Any) -> list[_ColumnPage]:
+    """Return the pages of a column of a row group, from its entry in the footer."""
+    start = chunk.data_page_offset
+    if chunk.has_dictionary_page and 0 < chunk.dictionary_page_offset < start:
+        start = chunk.dictionary_page_offset
+    return list(_pages(file, start, start + chunk.total_compressed_size, chunk.num_values))
 
 
 def _chunk(column: Any, pages: list[_ColumnPage], compressed_bytes: int, codecs: set[str]) -> Chunk:
@@ -230,38 +230,38 @@ class _ColumnPage(NamedTuple):
     encoding: int
 
 
-def _pages(file: BufferedIOBase, place: int, end: int, num_values: int) -> Iterator[_ColumnPage]:
+def _pages(file: BufferedIOBase, offset: int, end: int, num_values: int) -> Iterator[_ColumnPage]:
     """Yield the pages of a column chunk that Arrow would read; their content is not read."""
-    if place < 0:
-        raise ValueError(f"it begins at byte {place}")
+    if offset < 0:
+        raise ValueError(f"it begins at byte {offset}")
     fields = np.empty((FIELDS, FIELDS), np.int64)
-    while place < end and num_values > 0:
-        size = _header(file, place, fields)
+    while offset < end and num_values > 0:
+        size = _header(file, offset, fields)
         rows = fields.tolist()
         kind = rows[0][1]
         described = rows[{DATA: 5, DICTIONARY: 7, DATA_V2: 8}.get(kind, 6)]
         values, encoding = described[1], described[4 if kind == DATA_V2 else 2]
         if not described[0]:  # an index page: Arrow passes it over
             values = encoding = 0
-        page = _ColumnPage(kind, rows[0][2], rows[0][3], place + size, values, encoding)
+        page = _ColumnPage(kind, rows[0][2], rows[0][3], offset + size, values, encoding)
         if min(page) < 0 or max(page.size, page.stored, values, encoding) >= 1 << 31:
-            raise ValueError(f"the page header at byte {place} says {page}")
+            raise ValueError(f"the page header at byte {offset} says {page}")
         yield page
         num_values -= page.values if page.kind != DICTIONARY else 0
-        place = page.begin + page.stored
+        offset = page.begin + page.stored
 
 
-def _header(file: BufferedIOBase, place: int, fields: Int64s) -> int:
-    """Return the bytes of the page header at a place; its fields as `read_header` gives them."""
+def _header(file: BufferedIOBase, offset: int, fields: Int64s) -> int:
+    """Return how many bytes the page header at an offset has; fill its fields by `read_header`."""
     size = HEADER_BYTES
     while True:
-        file.seek(place)
+        file.seek(offset)
         content = file.read(size)
         num_bytes = read_header(np.frombuffer(content, np.uint8), fields)
         if num_bytes > 0:
             return int(num_bytes)
         if num_bytes == STRANGE:
-            raise ValueError(f"byte {place} is not the start of a page header")
+            raise ValueError(f"byte {offset} is not the start of a page header")
         if len(content) < size or size >= MAX_HEADER_BYTES:
-            raise ValueError(f"a page header at byte {place} does not end")
+            raise ValueError(f"a page header at byte {offset} does not end")
         size *= 16
