@@ -310,14 +310,14 @@ def _totals(
     workers = f"{room.workers} workers" if room.workers > 1 else "a worker"
     disk, _ = peak_disk(needs)
     lines = [
-        f"memory: {workers}, ~{memory} at most (in {worst.phase}); {room.memory_place}: "
+        f"memory: {workers}, ~{memory} at most (in {worst.phase}); {room.memory_name}: "
         f"{_available(room.memory_bytes)}",
-        f"disk: ~{format_size(disk)}; {room.disk_place}: {_available(room.disk_bytes)}",
+        f"disk: ~{format_size(disk)}; {room.disk_name}: {_available(room.disk_bytes)}",
     ]
-    if room.scratch_place:
+    if room.scratch_name:
         scratch = max(need.scratch_bytes for need in needs)
         free = _available(room.scratch_bytes)
-        lines.append(f"scratch: ~{format_size(scratch)} at a time; {room.scratch_place}: {free}")
+        lines.append(f"scratch: ~{format_size(scratch)} at a time; {room.scratch_name}: {free}")
     total = sum(need.cpu_seconds for need in needs) + compile_seconds
     cold = f", {_time_words(compile_seconds)} of it to compile kernels (first run on this machine)"
     return [*lines, f"CPU time: {_time_words(total)} in all{cold * (compile_seconds > 0)}"]

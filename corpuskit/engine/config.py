@@ -64,9 +64,9 @@ class Step:
 
         The message may begin with the parameter, `stage.parameter`, or the value of a parameter.
         """
-        place = message.partition(": ")[0].removeprefix(f"{self.name}.")
-        if place in self.locations:
-            return self.locations[place]
+        key = message.partition(": ")[0].removeprefix(f"{self.name}.")
+        if key in self.locations:
+            return self.locations[key]
         name = re.match(rf"(?:{re.escape(self.name)}\.)?(\w+)", message)
         if name and name[1] in self.locations:
             return self.locations[name[1]]
@@ -203,7 +203,7 @@ def read_model(path: str | Path, model: type[Model], overrides: Sequence[str] = 
     return document.check(model, document.value, (), "")
 
 
-def place_of(path: str | Path, overrides: Sequence[str], message: str) -> str | None:
+def location_of(path: str | Path, overrides: Sequence[str], message: str) -> str | None:
     """Return `file:line:column` of the key that a message begins with, or of what encloses it.
 
     None if it begins with no key of this file, in which key paths are `a.b`.
@@ -295,8 +295,8 @@ def _steps(document: _YamlFile) -> Iterable[Step]:
         try:
             applies = Applies.parse(limits)
         except UsageError as error:
-            place = str(error).partition(": ")[0]
-            raise ConfigError(locations.get(place, location), f"{name}.{error}") from None
+            key = str(error).partition(": ")[0]
+            raise ConfigError(locations.get(key, location), f"{name}.{error}") from None
         yield Step(label, name, stage, location, materialize, applies, locations)
 
 
@@ -354,11 +354,11 @@ class _YamlFile:
 
     def locations(self, keys: KeyPath, of_keys: str = "") -> dict[str, str]:
         """Return key -> `file:line:column` of values in a mapping; below `of_keys` of the keys."""
-        deep = len(keys)
+        depth = len(keys)
         return {
-            ".".join(map(str, path[deep:])): places[path[0] != of_keys]
-            for path, places in self._locations.items()
-            if len(path) > deep and path[:deep] == keys
+            ".".join(map(str, path[depth:])): key_and_value[path[0] != of_keys]
+            for path, key_and_value in self._locations.items()
+            if len(path) > depth and path[:depth] == keys
         }
 
     def override(self, text: str) -> None:
@@ -491,13 +491,15 @@ def _to_values(
     values: dict[str, Any] = {}
     for key_node, value_node in node.value:
         key = str(key_node.value) if isinstance(key_node, yaml.ScalarNode) else ""
-        place = f"{path}:{key_node.start_mark.line + 1}:{key_node.start_mark.column + 1}"
+        location = f"{path}:{key_node.start_mark.line + 1}:{key_node.start_mark.column + 1}"
         if not key or key == "<<":
-            raise ConfigError(place, "a key must be plain text.", "Merge keys are not supported.")
+            raise ConfigError(
+                location, "a key must be plain text.", "Merge keys are not supported."
+            )
         if key in values:
-            raise ConfigError(place, f"{key!r} is given twice.", "Remove one.")
+            raise ConfigError(location, f"{key!r} is given twice.", "Remove one.")
         start = value_node.start_mark
-        locations[(*keys, key)] = (place, f"{path}:{start.line + 1}:{start.column + 1}")
+        locations[(*keys, key)] = (location, f"{path}:{start.line + 1}:{start.column + 1}")
         values[key] = _to_values(value_node, path, (*keys, key), locations)
     return values
 

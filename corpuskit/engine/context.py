@@ -24,7 +24,7 @@ from corpuskit.formats.shards import open_parquet, read_sidecars, write_sidecar
 from corpuskit.formats.shuffle_files import read_shuffles, write_shuffle
 from corpuskit.kernels.jit import compile_seconds
 from corpuskit.stage import View
-from corpuskit.storage import digest_footer, digest_part, open_place
+from corpuskit.storage import digest_footer, digest_part, open_ranged
 from corpuskit.storage.faults import reach
 
 if TYPE_CHECKING:
@@ -183,7 +183,7 @@ class UnitWork:
         reach("write:after", str(path))
         number = self.unit.number
         digest = digest_part(path)
-        with open_place(path) as file:
+        with open_ranged(path) as file:
             footer = digest_footer(file)
         name = f"{folder}/{prefix}part-{unit_name(number)}-{digest[:12]}{path.suffix}"
         size = path.stat().st_size
@@ -254,7 +254,7 @@ class PassWork(UnitWork, PhaseInputs):
     def part_keys(self) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         assert self.unit.part is not None, "only cells have a part"
         path = self.path(self.unit.part)
-        with open_place(path) as source, open_parquet(source, path) as file:
+        with open_ranged(path) as source, open_parquet(source, path) as file:
             table = file.read(columns=["key"], use_threads=False)
         keys = table.column("key").to_numpy()
         keep = read_sidecars(self.sidecar_paths()).keep
@@ -325,8 +325,8 @@ class PassWork(UnitWork, PhaseInputs):
                     f"{NOT_APPLIED}{self.label}/{self.unit.source}", num - int(applies.sum())
                 )
             keep = keep | ~applies
-            places = pa.array(np.arange(len(keys)), mask=~applies)
-            fields = {name: values.take(places) for name, values in fields.items()}
+            rows = pa.array(np.arange(len(keys)), mask=~applies)
+            fields = {name: values.take(rows) for name, values in fields.items()}
         path = self._scratch_path(".arrow")
         write_sidecar(path, keep, fields, cuts)
         self._publish(

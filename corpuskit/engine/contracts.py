@@ -1,7 +1,7 @@
 """Whether a run keeps what `expect` asks for: measured from seals, checked at each barrier.
 
 A stage is judged when its last phase is sealed, or a sealed one is reused. The next phase begins
-only after that, so a run that was killed in between stops at the same place.
+only after that, so a run that was killed in between stops at the same phase.
 """
 
 from __future__ import annotations
@@ -83,10 +83,10 @@ def contracts(
     sources = [step.label for step in run.plan.file.sources]
     rows = {row.stage: row for row in funnel_rows if not row.is_source}
     counters = _counters(finished)
-    places = {label: place for place, label in enumerate((*rows, TOKENS))}
+    position = {label: index for index, label in enumerate((*rows, TOKENS))}
     judged: list[Contract] = []
     for bound in sorted(
-        bounds_of(run.plan.settings.expect, sources), key=lambda b: places[b.stage]
+        bounds_of(run.plan.settings.expect, sources), key=lambda b: position[b.stage]
     ):
         is_of_stage = bound.stage != TOKENS and bound.source
         if is_of_stage and not run.plan.step(bound.stage).applies.to_source(bound.source):

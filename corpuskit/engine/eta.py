@@ -106,7 +106,7 @@ class Pace:
         return self._smoothed.seconds_left(now, last + (1 - share) * (last - begin) / gained)
 
 
-def left_of_tasks(task_seconds: float, share: float, places: int) -> float | None:
+def left_of_tasks(task_seconds: float, share: float, workers: int) -> float | None:
     """Return about how many seconds are left, from how long the finished tasks took.
 
     For an observer that starts when part of the work is done.
@@ -114,11 +114,11 @@ def left_of_tasks(task_seconds: float, share: float, places: int) -> float | Non
     Args:
         task_seconds: of all finished tasks together.
         share: of the work that they are.
-        places: where tasks run at the same time.
+        workers: how many tasks run at the same time.
     """
     if share < FIRST_SHARE or task_seconds <= 0:
         return None
-    return task_seconds * (1 - share) / share / max(places, 1)
+    return task_seconds * (1 - share) / share / max(workers, 1)
 
 
 def off_by(pairs: Iterable[tuple[float, float]]) -> float | None:

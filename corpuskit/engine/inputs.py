@@ -188,11 +188,11 @@ def _cut_units(
     """
     starts: list[int] = []
     size_so_far, source = 0, ""
-    for place, (file, piece) in enumerate(pieces):
+    for index, (file, piece) in enumerate(pieces):
         size = sources[file.source].text_size(file, piece)[0] + OPENING_BYTES
         size_so_far += size
         if size_so_far > max_bytes or file.source != source:
-            starts.append(place)
+            starts.append(index)
             size_so_far, source = size, file.source
     return tuple(starts)
 

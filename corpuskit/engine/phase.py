@@ -319,7 +319,7 @@ class PhaseWork:
             seal = dataclasses.replace(merged, inputs=self.run.input_contents(self.phase))
             if len(seal.units) != len(self.units):
                 raise DataError(f"phase {self.phase.name}: manifests vanished. Run again.")
-            self._place_files(seal)
+            self._write_fixed_names(seal)
         if seal != self.before:
             store.put(self.run.seal_name(self.phase), seal.to_json())
         else:
@@ -350,7 +350,7 @@ class PhaseWork:
         self.run.store.put(part.path, content)
         return [part]
 
-    def _place_files(self, seal: Seal) -> None:
+    def _write_fixed_names(self, seal: Seal) -> None:
         """Give files their fixed names; the seal that says what they hold comes after them."""
         store = self.run.store
         for role in seal.parts.roles():

@@ -386,10 +386,10 @@ def _refuse_inputs_inside(directory: RunDirectory) -> None:
             )
 
 
-def _is_inside(place: str, root: str) -> bool:
-    if is_remote(place) or is_remote(root):
-        return f"{place}/".startswith(root.rstrip("/") + "/")
-    return Path(place).resolve().is_relative_to(Path(root).resolve())
+def _is_inside(folder: str, root: str) -> bool:
+    if is_remote(folder) or is_remote(root):
+        return f"{folder}/".startswith(root.rstrip("/") + "/")
+    return Path(folder).resolve().is_relative_to(Path(root).resolve())
 
 
 def _forward(callbacks: RunCallbacks) -> Any:

@@ -54,7 +54,7 @@ class Phase:
     """N independent units of work between two barriers.
 
     Attributes:
-        index: place in the plan.
+        index: position in the plan.
         name: of its manifests, ledger parts and work folder.
         labels: the steps it runs: fused streaming stages, or the one global stage.
         pass_name: of a global stage; empty for a streaming phase. The first pass of the first
@@ -251,7 +251,7 @@ def compile_plan(file: PipelineFile, until: str | None = None) -> Plan:
     labels = [step.label for step in file.steps]
     if until is not None and until not in labels:
         raise UsageError(f"--until {until}: no such stage here. {suggest(until, labels)}")
-    check_place(file)
+    check_environment(file)
     check_stages(file)
     names = tuple(step.label for step in file.sources)
     ExpectCheck(file.steps, names, file.locations).check(file.settings.expect)
@@ -284,8 +284,8 @@ class _Builder:
     """Collects phases while the steps go by.
 
     Args:
-        until: a streaming stage that ends its phase. That phase is named after it, so it is another
-            one than that of the whole plan, and neither takes the place of the other.
+        until: a streaming stage that ends its phase. That phase is named after it, so it does not
+            replace the phase of the whole plan, nor is it replaced by that.
     """
 
     def __init__(self, file: PipelineFile, until: str | None) -> None:
@@ -565,13 +565,13 @@ def check_applies(step: Step, known: Known, added: Mapping[str, Step]) -> None:
             known.check_source("sources", name)
         for condition in applies.where:
             column = condition.column
-            place = f"{WHERE}.{column}"
+            key = f"{WHERE}.{column}"
             if column == "source":
-                raise UsageError(f"{place}: is what `sources` chooses. Write sources: [...].")
+                raise UsageError(f"{key}: is what `sources` chooses. Write sources: [...].")
             if column not in known.columns:
                 hint = suggest(column, known.columns)
                 raise UsageError(
-                    f"{place}: no earlier stage adds this column, and no source declares it. {hint}"
+                    f"{key}: no earlier stage adds this column, and no source declares it. {hint}"
                 )
             condition.check(known.columns[column], known.values.get(column))
         if applies.is_limited and (reason := _unlimited(step)):
@@ -584,9 +584,9 @@ def check_applies(step: Step, known: Known, added: Mapping[str, Step]) -> None:
                 if adder and applies.to_source(name) and not adder.applies.to_source(name)
             ]
             if adder and missing:
-                place = f"{WHERE}.{column}" if column in applies.columns else column
+                key = f"{WHERE}.{column}" if column in applies.columns else column
                 raise UsageError(
-                    f"{place}: {adder.label} adds it to {', '.join(adder.applies.sources or ())} "
+                    f"{key}: {adder.label} adds it to {', '.join(adder.applies.sources or ())} "
                     f"only, so documents of {', '.join(missing)} lack it. Add "
                     f"{', '.join(missing)} to the sources of {adder.label}, or set the sources of "
                     f"{step.label}."
@@ -608,7 +608,7 @@ def _unlimited(step: Step) -> str:
 def located(
     step: Step, kinds: type[Exception] | tuple[type[Exception], ...] = (UsageError, DataError)
 ) -> Iterator[None]:
-    """Give what a step refuses its place in the pipeline file.
+    """Name the line of the pipeline file in an error of a step.
 
     Raises:
         ConfigError: instead of errors of these kinds.
@@ -626,7 +626,7 @@ def located(
         raise ConfigError(location, text) from None
 
 
-def check_place(file: PipelineFile) -> None:
+def check_environment(file: PipelineFile) -> None:
     """Check that the output can be written, and that the executor is there.
 
     Raises:
@@ -652,12 +652,12 @@ def _output_problem(output: str) -> str:
     """Return why nothing can be written there; what does not exist yet will be made."""
     if output.startswith(hub.SCHEME):
         return f"{hub.NO_RUNS}."
-    place = os.path.abspath(output)
-    while not os.path.lexists(place):
-        place = os.path.dirname(place)
-    if not os.path.isdir(place):
-        return f"{place} is not a folder."
-    return "" if os.access(place, os.W_OK | os.X_OK) else f"{place} may not be written to."
+    folder = os.path.abspath(output)
+    while not os.path.lexists(folder):
+        folder = os.path.dirname(folder)
+    if not os.path.isdir(folder):
+        return f"{folder} is not a folder."
+    return "" if os.access(folder, os.W_OK | os.X_OK) else f"{folder} may not be written to."
 
 
 def _check_integers(step: Step) -> None:

@@ -477,15 +477,15 @@ def _memory_problem(estimates: Sequence[ResourceEstimate], available: AvailableR
     subject = f"{available.workers} workers need" if available.workers > 1 else "a worker needs"
     if fitting:
         advice = f"Set executor.workers to {fitting}"
-    elif available.memory_place.startswith("executor."):
-        advice = f"Raise {available.memory_place}"
+    elif available.memory_name.startswith("executor."):
+        advice = f"Raise {available.memory_name}"
     else:
         advice = "Not even one worker fits: use a larger machine"
     # What one task must hold does not depend on how the rest is cut.
     levers = "" if worst.task_bytes else ", or lower cell_bytes or task_memory_bytes"
     return (
         f"phase {worst.phase}: {subject} ~{format_size(num_bytes)} of memory (~{per_worker} each), "
-        f"but {available.memory_place} has {format_size(available.memory_bytes)}. {advice}{levers}."
+        f"but {available.memory_name} has {format_size(available.memory_bytes)}. {advice}{levers}."
     )
 
 
@@ -495,7 +495,7 @@ def _disk_problem(estimates: Sequence[ResourceEstimate], available: AvailableRes
         return ""
     return (
         f"phase {phase}: until its end the run will write up to ~{format_size(num_bytes)}, but "
-        f"{available.disk_place} has {format_size(available.disk_bytes)} free. Free space, or set "
+        f"{available.disk_name} has {format_size(available.disk_bytes)} free. Free space, or set "
         "another output."
     )
 
@@ -508,7 +508,7 @@ def _scratch_problem(estimates: Sequence[ResourceEstimate], available: Available
     return (
         f"phase {worst.phase}: {available.workers} workers write "
         f"~{format_size(worst.scratch_bytes)} of scratch at a time, but "
-        f"{available.scratch_place} has {format_size(free)} free. "
+        f"{available.scratch_name} has {format_size(free)} free. "
         "Set TMPDIR to a larger folder, or lower executor.workers or cell_bytes."
     )
 
@@ -530,20 +530,20 @@ class AvailableResources:
     """What there is; None = not known, so not checked.
 
     Attributes:
-        memory_bytes: for all workers of one place.
-        memory_place: what limits it, for messages.
+        memory_bytes: for all workers on one machine, or in one slot.
+        memory_name, disk_name, scratch_name: what limits each, for messages.
         workers: that share it.
         disk_bytes: free where the run directory is; quotas are not known.
-        scratch_bytes: free in the folder for temporary files, where that is another place.
+        scratch_bytes: free in the folder for temporary files, where that is elsewhere.
     """
 
     memory_bytes: int | None
-    memory_place: str
+    memory_name: str
     workers: int
     disk_bytes: int | None
-    disk_place: str
+    disk_name: str
     scratch_bytes: int | None = None
-    scratch_place: str = ""
+    scratch_name: str = ""
 
 
 def available_resources(run: RunDirectory, *, in_slot: bool = False) -> AvailableResources:
@@ -553,16 +553,16 @@ def available_resources(run: RunDirectory, *, in_slot: bool = False) -> Availabl
         in_slot: this process works for Slurm: only what the job was given counts, since the rest of
             the node is not its own.
     """
-    memory, place, workers = _memory_of(run, in_slot=in_slot)
+    memory, name, workers = _memory_of(run, in_slot=in_slot)
     if run.store.is_remote:
         folder = tempfile.gettempdir()
         free = _free(Path(folder))
         return AvailableResources(
-            memory, place, workers, None, "an object store", free, f"{folder} (TMPDIR)"
+            memory, name, workers, None, "an object store", free, f"{folder} (TMPDIR)"
         )
     root = Path(run.store.address).absolute()
     return AvailableResources(
-        memory, place, workers, _free(root), f"the file system of {run.store.address}"
+        memory, name, workers, _free(root), f"the file system of {run.store.address}"
     )
 
 

@@ -143,7 +143,7 @@ class RunDirectory:
             raise DamagedError(self.at(part))
         return content
 
-    def without(self, error: DamagedError) -> DataError:
+    def discard_damaged(self, error: DamagedError) -> DataError:
         """Delete a damaged part of this run, so that the next run makes it again.
 
         Only a part that is damaged at a second look is deleted. Its name holds the hash of what it
@@ -152,23 +152,23 @@ class RunDirectory:
         Returns:
             What to tell the user: the file, the phase that wrote it, and what to do.
         """
-        place = error.place
-        if not isinstance(place, Stored) or place.store.address != self.store.address:
+        file = error.file
+        if not isinstance(file, Stored) or file.store.address != self.store.address:
             return error
         writer = next(
-            (phase.name for phase in self.plan.phases if place.name.startswith(phase.owns)), "?"
+            (phase.name for phase in self.plan.phases if file.name.startswith(phase.owns)), "?"
         )
-        is_there = self.store.exists(place.name)
-        if is_there and self.store.digest(place.name) == place.digest:
-            return DataError(f"{place}: could not be read whole once, but is whole now. Run again.")
-        self.store.delete([place.name])
+        is_there = self.store.exists(file.name)
+        if is_there and self.store.digest(file.name) == file.digest:
+            return DataError(f"{file}: could not be read whole once, but is whole now. Run again.")
+        self.store.delete([file.name])
         problem = (
             f"its content is not what phase {writer} wrote: the file was changed, or the disk "
             "damaged it. It is deleted"
             if is_there
             else f"phase {writer} wrote this file, but it is missing"
         )
-        return DataError(f"{place}: {problem}; run the same command again, and it is made again.")
+        return DataError(f"{file}: {problem}; run the same command again, and it is made again.")
 
     def seal_name(self, phase: Phase) -> str:
         """Return the name of a phase's seal."""
@@ -436,9 +436,7 @@ class RunDirectory:
         sources = self.plan.applies(phase).sources
         waits = [(i, self.seal(i) if seals is None else seals[i]) for i in phase.waits]
         return tuple(
-            seal.content()
-            if sources is None or index in phase.earlier
-            else seal.content_of(sources)
+            seal.content if sources is None or index in phase.earlier else seal.content_of(sources)
             for index, seal in waits
         )
 

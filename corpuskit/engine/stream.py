@@ -166,12 +166,12 @@ class StreamWork:
             return changed
         dropped = np.flatnonzero(outcome.codes)
         work.add_ledger(_drop_entries(step, stage, input_view, outcome, dropped))
-        places = dropped if rows is None else rows[dropped]
+        dropped_rows = dropped if rows is None else rows[dropped]
         if stage.diverts:
-            diverted = changed.select(places).batch
+            diverted = changed.select(dropped_rows).batch
             self._diverted.setdefault(stage.diverts, []).append(diverted)
         stays = np.ones(view.num_docs, np.bool_)
-        stays[places] = False
+        stays[dropped_rows] = False
         return changed.select(np.flatnonzero(stays))
 
     def _pass(self, work: PassWork, views: Iterator[View], watch: Stopwatch) -> None:
@@ -270,8 +270,8 @@ class FileNames:
 
     def files_of(self, keys: NDArray[np.int64]) -> pa.StringArray:
         """Return the file of each key, (N,)."""
-        places = np.searchsorted(self._ordinals, keys >> POSITION_BITS)
-        return self._names.take(pa.array(places))
+        indices = np.searchsorted(self._ordinals, keys >> POSITION_BITS)
+        return self._names.take(pa.array(indices))
 
 
 def identified(
@@ -435,10 +435,10 @@ def _conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     """Bring a batch to the schema of the shard: its order, nulls for columns of other sources."""
     columns = []
     for field in schema:
-        place = batch.schema.get_field_index(field.name)
-        if place < 0:
+        index = batch.schema.get_field_index(field.name)
+        if index < 0:
             columns.append(pa.nulls(len(batch), field.type))
         else:
-            column = batch.column(place)
+            column = batch.column(index)
             columns.append(column if column.type == field.type else column.cast(field.type))
     return pa.RecordBatch.from_arrays(columns, schema=schema)

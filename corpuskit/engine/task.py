@@ -91,7 +91,7 @@ def run_task(
                 for name, value in results[-1].timing.items():
                     timing[name] += value
     except DamagedError as error:
-        raise run.without(error) from None
+        raise run.discard_damaged(error) from None
     note_compiled(run.plan, phase)
     timing["cpu_seconds"] += cpu_seconds() - began_cpu
     timing["wall_seconds"] = time.perf_counter() - began

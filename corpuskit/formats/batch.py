@@ -138,7 +138,7 @@ def make_keys(ordinal: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
 
 def split_key(key: int) -> tuple[int, int]:
     """Return (file ordinal, position) of a key."""
-    return key >> POSITION_BITS, key & ((1 << POSITION_BITS) - 1)
+    return key >> POSITION_BITS, key & MAX_POSITION
 
 
 def without_surrogates(text: str) -> str:

@@ -163,9 +163,11 @@ class LedgerWriter:
         if self._mask is not None:
             texts = self._mask(texts)
         samples = [t.encode()[:SAMPLE_BYTES].decode(errors="ignore") for t in texts.to_pylist()]
-        places = np.full(num, -1)
-        places[rows] = np.arange(len(rows))
-        return pa.array(samples, pa.large_string()).take(pa.array(places, mask=places < 0))
+        sample_rows = np.full(num, -1)
+        sample_rows[rows] = np.arange(len(rows))
+        return pa.array(samples, pa.large_string()).take(
+            pa.array(sample_rows, mask=sample_rows < 0)
+        )
 
 
 def sampled(keys: NDArray[np.int64], seed: int) -> NDArray[np.bool_]:

@@ -110,15 +110,15 @@ class RoleParts(Sequence[Part]):
         return len(self._numbers["unit"])
 
     @overload
-    def __getitem__(self, place: int) -> Part: ...
+    def __getitem__(self, index: int) -> Part: ...
     @overload
-    def __getitem__(self, place: slice) -> RoleParts: ...
-    def __getitem__(self, place: int | slice) -> Part | RoleParts:
-        if isinstance(place, int):
-            at = range(len(self))[place]  # raises IndexError as lists do
-            return next(iter(self[at : at + 1]))
-        numbers = {name: values[place] for name, values in self._numbers.items()}
-        texts = {k: v if isinstance(v, str) else v[place] for k, v in self._texts.items()}
+    def __getitem__(self, index: slice) -> RoleParts: ...
+    def __getitem__(self, index: int | slice) -> Part | RoleParts:
+        if isinstance(index, int):
+            index = range(len(self))[index]  # raises IndexError as lists do
+            return next(iter(self[index : index + 1]))
+        numbers = {name: values[index] for name, values in self._numbers.items()}
+        texts = {k: v if isinstance(v, str) else v[index] for k, v in self._texts.items()}
         return RoleParts(self.role, numbers, texts)
 
     def __iter__(self) -> Iterator[Part]:
@@ -148,7 +148,7 @@ class RoleParts(Sequence[Part]):
             is_within &= self._numbers["first"] < high
         if low is not None:
             is_within &= self._numbers["last"] >= low
-        return [self[place] for place in np.flatnonzero(is_within).tolist()]
+        return [self[index] for index in np.flatnonzero(is_within).tolist()]
 
     def of_unit(self, number: int) -> RoleParts:
         """Return the parts of one unit."""
@@ -314,7 +314,7 @@ NO_VALUE = "no_value/"
 `origin.url` and `origin.date` as of declared columns."""
 
 COUNTED = "counted_units"
-"""Counter of units. Versions before it did not count what `expect` may ask for."""
+"""Counter of units; a seal without it is of a version that did not count what `expect` needs."""
 
 FUNNEL = (
     "read/", "read_bytes/", "kept/", "kept_bytes/", "dropped/", "cut/", "replace/",
@@ -331,7 +331,7 @@ _UNREAD = ("ledger", "profile", "ids", UNITS)
 
 
 def total(counters: Mapping[str, int], prefix: str) -> int:
-    """Return the sum of the counters whose names begin so."""
+    """Return the sum of the counters whose names begin with `prefix`."""
     return sum(count for name, count in counters.items() if name.startswith(prefix))
 
 
@@ -349,7 +349,7 @@ class Manifest:
 
     Attributes:
         units: the units this task finished, whether or not they wrote parts.
-        inputs: hash of what each unit read; empty where that is not its own affair alone.
+        inputs: hash of what each unit read; empty where a unit depends on more than that.
         counters: deterministic counts of each unit; nested names are joined by "/" (`kept/web`).
         volumes: bytes of text that stages saw in each unit; they are in `timing`, too.
         timing: measured figures by name, summed over units (`cpu_seconds/language`).
@@ -366,11 +366,10 @@ class Manifest:
 
     def counted(self) -> Counter[str]:
         """Return the counters of all units together."""
-        total: Counter[str] = Counter()
+        merged: Counter[str] = Counter()
         for counters in self.counters:
-            for name, count in counters.items():
-                total[name] += count
-        return total
+            merged.update(counters)
+        return merged
 
     def to_json(self) -> bytes:
         """Return the file content."""
@@ -444,8 +443,7 @@ class Seal:
                 raise DataError(f"phase {phase}: two manifests share some of their units.")
             units.update(manifest.units)
             parts += manifest.parts
-            for name, count in manifest.counted().items():
-                counters[name] += count
+            counters.update(manifest.counted())
             for name, value in manifest.timing.items():
                 is_peak = name == "peak_rss_bytes"
                 timing[name] = max(timing[name], value) if is_peak else timing[name] + value
@@ -463,17 +461,14 @@ class Seal:
         """Whether all units counted what `expect` may ask for."""
         return self.counters.get(COUNTED, 0) >= len(self.units)
 
+    @functools.cached_property
     def content(self) -> str:
-        """Return the hash of what later phases may read, free of timing and of tasks.
+        """The hash of what later phases may read, free of timing and of tasks.
 
         The ledger, measures, profiles and the counts of the funnel are left out: no later phase
         reads them, so a phase that drops the same documents for another reason makes no later
         phase run again.
         """
-        return self._content
-
-    @functools.cached_property
-    def _content(self) -> str:
         parts = {
             role: digest
             for role, digest in self.parts.digests.items()
@@ -511,7 +506,7 @@ class Seal:
             {
                 "format": SEAL_FORMAT,
                 "kind": "seal",
-                "content": self.content(),
+                "content": self.content,
                 "roles": self.parts.digests,
                 **{name: getattr(self, name) for name in names},
             }
@@ -545,7 +540,7 @@ class Seal:
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise DataError(f"{where}: not a seal: {error!r}.") from None
         seal = _build(cls, fields, where, fields["counters"])
-        if seal.parts.digests != digests or seal.content() != claimed:
+        if seal.parts.digests != digests or seal.content != claimed:
             raise DataError(
                 f"{where}: the content hash of the seal is wrong. Run again to rebuild."
             )

@@ -71,7 +71,7 @@ def write_arrays(path: Path, arrays: Pieces) -> None:
 
     The file is complete when this returns, and safe on disk.
     """
-    places: dict[str, tuple[str, int, int]] = {}
+    layout: dict[str, tuple[str, int, int]] = {}
     with path.open("wb") as file:
         checksum = _put(file.write, _MAGIC, 0)
         for name, pieces in arrays:
@@ -80,8 +80,8 @@ def write_arrays(path: Path, arrays: Pieces) -> None:
             for piece in pieces:
                 checksum = _put(file.write, np.ascontiguousarray(piece).data, checksum)
                 length, kind = length + len(piece), piece.dtype.str
-            places[name] = (kind, start, length)
-        footer = json.dumps({"format": 1, "arrays": places}).encode()
+            layout[name] = (kind, start, length)
+        footer = json.dumps({"format": 1, "arrays": layout}).encode()
         checksum = _put(file.write, footer, checksum)
         checksum = _put(file.write, struct.pack("<Q", len(footer)), checksum)
         file.write(struct.pack("<Q", checksum) + _MAGIC)
@@ -109,7 +109,7 @@ def open_arrays(path: Path) -> Arrays | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        if error.errno not in {None, 22}:  # 22: a place before the beginning of the file
+        if error.errno not in {None, 22}:  # 22 (EINVAL): an offset before the beginning
             raise
         return None
     except _MALFORMED:

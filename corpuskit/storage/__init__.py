@@ -28,7 +28,7 @@ from corpuskit.storage.store import (
     digest_file,
     digest_footer,
     digest_part,
-    open_place,
+    open_ranged,
     open_whole,
     read_footer,
 )
@@ -40,7 +40,7 @@ __all__ = [
     "SCRATCH", "DamagedError", "FoundFile", "LocalStore", "Readable", "Store", "Stored",
     "bare_address", "digest_content", "digest_file", "digest_footer", "digest_part", "find_files",
     "find_named", "find_objects", "hub", "is_remote", "local_file", "look_at", "open_input",
-    "open_place", "open_store", "open_whole", "read_footer", "walk_files", "write_whole",
+    "open_ranged", "open_store", "open_whole", "read_footer", "walk_files", "write_whole",
 ]  # fmt: skip
 
 SCHEMES = ("s3", "gs", "az")
@@ -122,6 +122,6 @@ def find_named(pattern: str) -> list[tuple[FoundFile, str]]:
 def bare_address(address: str) -> str:
     """Return an address without its scheme, and without the revision of a dataset."""
     if address.startswith(hub.SCHEME):
-        place = hub.split(address)
-        return f"{place.dataset}/{place.path}"
+        parts = hub.split(address)
+        return f"{parts.dataset}/{parts.path}"
     return address.partition("://")[2]

@@ -238,7 +238,7 @@ class Bucket:
         guarded._guard = guard
         return guarded
 
-    def place(self, key: str) -> str:
+    def address(self, key: str) -> str:
         """Return the address of an object."""
         return f"{self.name}/{key}"
 
@@ -261,7 +261,7 @@ class Bucket:
             size = answer.meta["size"]
             if limit is not None and size > limit:
                 problem = f"{size:,} bytes, at most {limit:,} are possible"
-                raise OSError(errno.EFBIG, problem, self.place(key))
+                raise OSError(errno.EFBIG, problem, self.address(key))
             return answer.bytes().to_bytes(), self._entry(answer.meta)
 
         try:
@@ -294,7 +294,7 @@ class Bucket:
         if not self.provider.has_suffix_ranges:
             entry = self.head(key)
             if entry is None:
-                raise FileNotFoundError(errno.ENOENT, "there is no such object", self.place(key))
+                raise FileNotFoundError(errno.ENOENT, "there is no such object", self.address(key))
             begin = max(0, entry.size_bytes - size)
             return self.read_range(key, begin, entry.size_bytes, entry.tag), entry
         options = {"range": {"suffix": size}}
@@ -332,7 +332,7 @@ class Bucket:
                     is_mine = current.attributes.get(WRITER) == writer
                     return str(current.meta[self.provider.version]) if is_mine else None
                 time.sleep(self.retries.first_pause_seconds)
-            raise OSError(errno.EIO, "others keep getting in between. Run again", self.place(key))
+            raise OSError(errno.EIO, "others keep getting in between. Run again", self.address(key))
 
         return self._ask(key, request)
 
@@ -412,7 +412,7 @@ class Bucket:
 
     def _ask(self, key: str, request: Callable[[], Answer], *, is_upload: bool = False) -> Answer:
         """Return what a request returns, repeated while that may help; translate its failure."""
-        _require_first_process(self.place(key))
+        _require_first_process(self.address(key))
         retries = self.retries
         began, pause = time.monotonic(), retries.first_pause_seconds
         attempts = retries.max_retries + 1 if retries.repeats_here else ATTEMPTS
@@ -429,7 +429,7 @@ class Bucket:
                 if attempt == attempts or is_late or not may_pass:
                     raise self._translate(error, key) from None
                 answer = _answer_of(str(error))
-                LOG.warning("%s: %s; tried again in %.1f s", self.place(key), answer, pause)
+                LOG.warning("%s: %s; tried again in %.1f s", self.address(key), answer, pause)
             time.sleep(pause)
             pause = min(2 * pause, retries.longest_pause_seconds)
         raise AssertionError("the last attempt returns or raises")
@@ -440,43 +440,43 @@ class Bucket:
 
     def _translate(self, error: Exception, key: str) -> OSError:
         """Return a failure of the library as an error of the system, in one line."""
-        text, place = str(error), self.place(key)
+        text, address = str(error), self.address(key)
         answer = _answer_of(text)
         kinds = self._library.exceptions
         provider = self.provider
         if "NoSuchBucket" in text or "ContainerNotFound" in text:
             bucket = self.name.partition("://")[2]
             problem = f"there is no {provider.bucket} {bucket!r} at {self.endpoint}. Make it first"
-            return OSError(errno.ENOENT, problem, place)
+            return OSError(errno.ENOENT, problem, address)
         if isinstance(error, FileNotFoundError):
-            return FileNotFoundError(errno.ENOENT, "there is no such object", place)
+            return FileNotFoundError(errno.ENOENT, "there is no such object", address)
         if METADATA_SERVICE.search(text):
             return PermissionError(
                 errno.EACCES,
                 f"no credentials were found. Set {provider.key}, or {provider.unsigned}=true for a "
                 f"public {provider.bucket}",
-                place,
+                address,
             )
         if isinstance(error, kinds.PermissionDeniedError | kinds.UnauthenticatedError):
             return PermissionError(
                 errno.EACCES,
                 f"{self.endpoint} refuses it: {answer}. Check {provider.key}, what they allow in "
                 f"this {provider.bucket}, and the clock of this machine",
-                place,
+                address,
             )
         if isinstance(error, kinds.PreconditionError):
-            return OSError(errno.ESTALE, "it was replaced while it was read. Run again", place)
+            return OSError(errno.ESTALE, "it was replaced while it was read. Run again", address)
         if isinstance(error, kinds.InvalidPathError | ValueError):
             name = text.partition("\n\nDebug")[0].replace("\n", " ")
-            return OSError(errno.EINVAL, f"a name cannot be used: {name}", place)
+            return OSError(errno.EINVAL, f"a name cannot be used: {name}", address)
         if "status code: 507" in text:
-            return OSError(errno.ENOSPC, f"{self.endpoint} has no space left: {answer}", place)
+            return OSError(errno.ENOSPC, f"{self.endpoint} has no space left: {answer}", address)
         advice = " Check AWS_DEFAULT_REGION." if "redirect" in text.lower() else ""
         problem = f"{self.endpoint}: {answer}, after all retries.{advice} Run again when it is up"
-        return OSError(errno.EIO, problem, place)
+        return OSError(errno.EIO, problem, address)
 
 
-def _require_first_process(place: str) -> None:
+def _require_first_process(address: str) -> None:
     """Refuse a request in a fork of a process that has made one: it would wait for ever.
 
     Raises:
@@ -486,7 +486,7 @@ def _require_first_process(place: str) -> None:
     _process = _process or os.getpid()
     if _process != os.getpid():
         raise UsageError(
-            f"{place}: this process was forked from one that has used object storage, and the"
+            f"{address}: this process was forked from one that has used object storage, and the"
             " library's connections don't survive that. Start it with spawn."
         )
 

@@ -274,10 +274,10 @@ def is_running(process: int) -> bool:
 def _machine() -> str:
     """Return what two processes share exactly if each can see whether the other one lives."""
     facts = [socket.gethostname()]
-    for path in ("/proc/sys/kernel/random/boot_id", "/proc/self/ns/pid"):
-        place = Path(path)
-        if place.exists():
-            facts.append(os.readlink(path) if place.is_symlink() else place.read_text("ascii"))
+    for name in ("/proc/sys/kernel/random/boot_id", "/proc/self/ns/pid"):
+        path = Path(name)
+        if path.exists():
+            facts.append(os.readlink(path) if path.is_symlink() else path.read_text("ascii"))
     return hashlib.blake2b("\n".join(facts).encode(), digest_size=8).hexdigest()
 
 

@@ -42,7 +42,7 @@ class LocalStore(Store):
         self._durable_folders: set[tuple[str, int]] = set()
 
     def path(self, name: str) -> Path:
-        """Return the absolute place of `name`.
+        """Return the absolute path of `name`.
 
         Raises:
             DataError: the name would leave the run directory.
@@ -51,7 +51,7 @@ class LocalStore(Store):
         return self.root / name
 
     def path_to_write(self, name: str) -> Path:
-        """Return the place to write or delete `name` at.
+        """Return the path at which to write or delete `name`.
 
         Raises:
             DataError: a folder on the way there is a link, so what it points to is not the run's.
@@ -160,18 +160,18 @@ class LocalStore(Store):
         sync_folder(final.parent)
         reach("publish:after", name)
 
-    def adopt(self, place: Stored, name: str) -> None:
-        if not (isinstance(place.store, LocalStore) and self._link(place.store, place, name)):
-            super().adopt(place, name)
+    def adopt(self, stored: Stored, name: str) -> None:
+        if not (isinstance(stored.store, LocalStore) and self._link(stored.store, stored, name)):
+            super().adopt(stored, name)
 
-    def _link(self, other: LocalStore, place: Stored, name: str) -> bool:
+    def _link(self, other: LocalStore, stored: Stored, name: str) -> bool:
         """Link a file of a run on this machine; return False where the file system cannot.
 
         A file of this run is compared with its seal when it is read.
         """
-        source, final = other.path(place.name), self.path_to_write(name)
-        if other.root != self.root and other.digest(place.name) != place.digest:
-            raise DamagedError(place)
+        source, final = other.path(stored.name), self.path_to_write(name)
+        if other.root != self.root and other.digest(stored.name) != stored.digest:
+            raise DamagedError(stored)
         self._make_folder(final.parent)
         scratch = f"{final.parent}/.put-{secrets.token_hex(8)}"
         reach("adopt:before", name)

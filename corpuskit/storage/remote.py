@@ -101,7 +101,7 @@ class RemoteStore(Store):
         return self._key(folder) if folder else self._prefix
 
     def where(self, name: str) -> str:
-        return self._bucket.place(self._key(name))
+        return self._bucket.address(self._key(name))
 
     def size(self, name: str) -> int | None:
         key = self._key(name)
@@ -114,7 +114,7 @@ class RemoteStore(Store):
         reach("read:before", name)
         answer = self._bucket.read(key)
         if answer is None:
-            raise DataError(f"{self._bucket.place(key)}: the file is missing.")
+            raise DataError(f"{self._bucket.address(key)}: the file is missing.")
         return answer[0]
 
     def read_each(self, names: Iterable[str]) -> Iterator[bytes | None]:
@@ -158,17 +158,17 @@ class RemoteStore(Store):
         reach("publish:after", name)
         scratch.unlink()
 
-    def adopt(self, place: Stored, name: str) -> None:
-        if not isinstance(place.store, LocalStore):
-            super().adopt(place, name)
+    def adopt(self, stored: Stored, name: str) -> None:
+        if not isinstance(stored.store, LocalStore):
+            super().adopt(stored, name)
             return
         key = self._key(name)  # without a second copy on this machine
         reach("adopt:before", name)
-        if place.store.digest(place.name) != place.digest:
-            raise DamagedError(place)
+        if stored.store.digest(stored.name) != stored.digest:
+            raise DamagedError(stored)
         if self._lease:
             self._lease.check()
-        self._bucket.put_file(place.store.path(place.name), key)
+        self._bucket.put_file(stored.store.path(stored.name), key)
         reach("adopt:after", name)
 
     def sizes(self, folder: str) -> dict[str, int]:
@@ -280,7 +280,7 @@ class ObjectFile(io.BufferedIOBase):
     @property
     def name(self) -> str:
         """The address."""
-        return self._bucket.place(self._key)
+        return self._bucket.address(self._key)
 
     def _open(self) -> Entry:
         if self._key.endswith(FOOTED):
@@ -294,7 +294,7 @@ class ObjectFile(io.BufferedIOBase):
                 return entry
         head = self._bucket.head(self._key)
         if head is None:
-            raise FileNotFoundError(2, "there is no such object", self._bucket.place(self._key))
+            raise FileNotFoundError(2, "there is no such object", self._bucket.address(self._key))
         return head
 
     def readable(self) -> bool:

@@ -39,7 +39,7 @@ def find_objects(pattern: str) -> list[FoundFile]:
     if not WILDCARDS & set(key):
         folder = key.rstrip("/")
         if not folder or any(bucket.level(folder)):
-            raise _named_folder(pattern, bucket.place(folder))
+            raise _named_folder(pattern, bucket.address(folder))
         return []
     entries = {entry.key: entry for entry in _walk(bucket, "", _segments(key))}
     # A listing names the empty marker of a folder (`name/`) without its slash.
@@ -81,7 +81,7 @@ def _walk(bucket: Bucket, folder: str, segments: Sequence[str]) -> Iterator[Entr
             if len(segments) > 1:
                 yield from _walk(bucket, key, segments[1:])
             elif any(entry.key != key for entry in bucket.walk(key)):  # more than its marker
-                raise _matched(bucket.place(key))
+                raise _matched_folder(bucket.address(key))
     for entry in objects if len(segments) == 1 else ():
         if entry.key.startswith(start) and _fits(entry.key.removeprefix(start), segments[0]):
             yield entry
@@ -95,14 +95,14 @@ def _walk_all(bucket: Bucket, folder: str, start: str, segments: Sequence[str]) 
         parts = entry.key.removeprefix(start).split("/")
         for num in () if segments[-1] == "**" else range(1, len(parts)):
             if matches(parts[:num], segments):
-                raise _matched(bucket.place(start + "/".join(parts[:num])))
+                raise _matched_folder(bucket.address(start + "/".join(parts[:num])))
         if matches(parts, segments):
             yield entry
 
 
 def to_found(bucket: Bucket, entry: Entry) -> FoundFile:
     """Return what a listing or a HEAD says about an object."""
-    return FoundFile(bucket.place(entry.key), entry.size_bytes, *[entry.tag.strip('"')] * 2)
+    return FoundFile(bucket.address(entry.key), entry.size_bytes, *[entry.tag.strip('"')] * 2)
 
 
 def find_files(pattern: str) -> list[FoundFile]:
@@ -148,7 +148,7 @@ def local_file(path: str) -> FoundFile:
     except UnicodeEncodeError:
         raise UsageError(f"the name {path!r} is not UTF-8. Rename it.") from None
     except OSError as error:
-        raise _leads_nowhere(path) if os.path.islink(path) else _unreadable(path, error) from None
+        raise _dangling_link(path) if os.path.islink(path) else _unreadable(path, error) from None
     if not stat.S_ISREG(status.st_mode):
         raise UsageError(f"{path!r} is no regular file. Leave it out.")
     return FoundFile(path, status.st_size, *[str(status.st_mtime_ns)] * 2)
@@ -184,7 +184,7 @@ def _paths(folder: str, segments: Sequence[str], above: tuple[str, ...]) -> Iter
             yield from _paths(path, below, ())
         elif _is_present(path):
             if os.path.isdir(path):
-                raise _matched(path)
+                raise _matched_folder(path)
             yield path
 
 
@@ -209,7 +209,7 @@ def _matching(entry: os.DirEntry[str], below: Sequence[str]) -> Iterator[str]:
     elif below:
         yield from _paths(entry.path, below, ())
     else:
-        raise _matched(entry.path)
+        raise _matched_folder(entry.path)
 
 
 def _entries(folder: str) -> list[os.DirEntry[str]]:
@@ -241,7 +241,7 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
         if not is_folder and entry.is_symlink() and not os.path.splitext(entry.name)[1]:
             os.stat(entry.path)
     except FileNotFoundError:
-        raise _leads_nowhere(entry.path) from None
+        raise _dangling_link(entry.path) from None
     except OSError as error:
         raise _unreadable(entry.path, error) from None
     return is_folder
@@ -256,19 +256,19 @@ def _refuse_loop(link: str, folders: Sequence[str]) -> None:
             )
 
 
-def _named_folder(pattern: str, place: str) -> UsageError:
-    hint = f"{place.rstrip('/')}/*"
+def _named_folder(pattern: str, folder: str) -> UsageError:
+    hint = f"{folder.rstrip('/')}/*"
     return UsageError(f"{pattern!r} is a folder. Name its files, as in {hint!r}.")
 
 
-def _matched(place: str) -> UsageError:
+def _matched_folder(folder: str) -> UsageError:
     return UsageError(
-        f"{place!r} is a folder, and the pattern is to match files. Write a narrower one, or '**' "
+        f"{folder!r} is a folder, and the pattern is to match files. Write a narrower one, or '**' "
         "to walk through folders."
     )
 
 
-def _leads_nowhere(link: str) -> UsageError:
+def _dangling_link(link: str) -> UsageError:
     return UsageError(
         f"{link!r} is a link that leads nowhere: there is no {os.readlink(link)!r}. Fetch what it "
         "leads to, or remove it."

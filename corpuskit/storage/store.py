@@ -79,30 +79,30 @@ class DamagedError(DataError):
     """A published file is not what its writer wrote.
 
     Attributes:
-        place: the file.
+        file: that is damaged.
     """
 
     def __init__(
         self,
-        place: Readable,
+        file: Readable,
         problem: str = "its content is not what was written. Delete it and run again",
     ) -> None:
-        self.place = place
-        super().__init__(f"{place}: {problem}.")
+        self.file = file
+        super().__init__(f"{file}: {problem}.")
 
     def __reduce__(self) -> tuple[type[DamagedError], tuple[Readable]]:
-        return type(self), (self.place,)
+        return type(self), (self.file,)
 
 
 class MissingError(DamagedError, FileNotFoundError):
     """A published file is not there."""
 
-    def __init__(self, place: Readable) -> None:
-        super().__init__(place, "the file is missing. Run again")
+    def __init__(self, file: Readable) -> None:
+        super().__init__(file, "the file is missing. Run again")
         self.errno = errno.ENOENT
 
 
-def open_place(place: Readable) -> pa.NativeFile:
+def open_ranged(path: Readable) -> pa.NativeFile:
     """Open a file to read ranges of it; the footer that says where they lie is checked.
 
     The ranges carry checksums of their own: page CRCs in Parquet, hashes of batches in
@@ -114,19 +114,19 @@ def open_place(place: Readable) -> pa.NativeFile:
     """
     import pyarrow as pa
 
-    if not isinstance(place, Stored):
-        return pa.OSFile(str(place), "rb")
+    if not isinstance(path, Stored):
+        return pa.OSFile(str(path), "rb")
     try:
-        file = place.open()
+        file = path.open()
     except FileNotFoundError:
-        raise MissingError(place) from None
-    if place.footer and digest_footer(file) != place.footer:
+        raise MissingError(path) from None
+    if path.footer and digest_footer(file) != path.footer:
         file.close()
-        raise DamagedError(place)
+        raise DamagedError(path)
     return file
 
 
-def open_whole(place: Readable) -> pa.NativeFile:
+def open_whole(path: Readable) -> pa.NativeFile:
     """Open a file to read all of it; every byte is checked before the first is used.
 
     A local file is read twice, the second time from the page cache: 17 GB/s for the hash, 5 GB/s
@@ -138,21 +138,21 @@ def open_whole(place: Readable) -> pa.NativeFile:
     """
     import pyarrow as pa
 
-    if not isinstance(place, Stored) or not place.digest:
-        return open_place(place)
-    if place.is_remote:
-        [content] = place.store.read_each([place.name])
+    if not isinstance(path, Stored) or not path.digest:
+        return open_ranged(path)
+    if path.is_remote:
+        [content] = path.store.read_each([path.name])
         if content is None:
-            raise MissingError(place)
-        if digest_content(content) != place.digest:
-            raise DamagedError(place)
+            raise MissingError(path)
+        if digest_content(content) != path.digest:
+            raise DamagedError(path)
         return pa.BufferReader(content)
     try:
-        if place.store.digest(place.name) == place.digest:
-            return place.open()
+        if path.store.digest(path.name) == path.digest:
+            return path.open()
     except FileNotFoundError:
-        raise MissingError(place) from None
-    raise DamagedError(place)
+        raise MissingError(path) from None
+    raise DamagedError(path)
 
 
 FOOTERS = {b"ARROW1": 10, b"PAR1": 8}
@@ -198,7 +198,7 @@ class Store(ABC):
 
     @abstractmethod
     def where(self, name: str) -> str:
-        """Return the absolute place of `name`, for messages.
+        """Return the path or address of `name`, for messages.
 
         Raises:
             DataError: the name would leave the run directory.
@@ -272,7 +272,7 @@ class Store(ABC):
     def publish(self, scratch: Path, name: str) -> None:
         """Give a complete scratch file its final name, durably; the scratch file may be gone."""
 
-    def adopt(self, place: Stored, name: str) -> None:
+    def adopt(self, stored: Stored, name: str) -> None:
         """Give a published file of this or another run a name here, durably; it stays there, too.
 
         Raises:
@@ -281,11 +281,11 @@ class Store(ABC):
         reach("adopt:before", name)
         with self.scratch() as folder:
             path = folder / "adopted"
-            with place.store.open(place.name) as source, path.open("wb") as file:
+            with stored.store.open(stored.name) as source, path.open("wb") as file:
                 for piece in _pieces(source):
                     file.write(piece)
-            if digest_part(path) != place.digest:
-                raise DamagedError(place)
+            if digest_part(path) != stored.digest:
+                raise DamagedError(stored)
             self.publish(path, name)
 
     @abstractmethod

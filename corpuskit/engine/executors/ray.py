@@ -156,20 +156,20 @@ class RayLauncher(Launcher):
         import ray
         from ray.exceptions import RayError
 
-        place = self.address or "local"
+        address = self.address or "local"
         options: dict[str, Any] = {}
-        if place == "local":
+        if address == "local":
             os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # report nothing about the run
             options = {"num_cpus": self.workers, "include_dashboard": False,
                        "object_store_memory": OBJECT_STORE_BYTES}  # fmt: skip
         else:
-            _check_reachable(place)
+            _check_reachable(address)
         try:
-            ray.init(place, log_to_driver=False, logging_level=logging.ERROR, **options)
+            ray.init(address, log_to_driver=False, logging_level=logging.ERROR, **options)
         except (ImportError, OSError, RayError, RuntimeError, ValueError) as error:
             reason = str(error).strip().split("\n", 1)[0].rstrip(".")
             raise UsageError(
-                f"executor: cannot connect to Ray at {place}: {reason}. {_ADVICE}"
+                f"executor: cannot connect to Ray at {address}: {reason}. {_ADVICE}"
             ) from None
 
 
@@ -186,9 +186,9 @@ def _check_reachable(address: str) -> None:
     if scheme not in ("", "ray") or address == "auto":
         return
     try:
-        place = urllib.parse.urlsplit(f"//{host_and_port}")
-        port = place.port or (10001 if scheme else 6379)
-        socket.create_connection((place.hostname or "", port), CONNECT_SECONDS).close()
+        parts = urllib.parse.urlsplit(f"//{host_and_port}")
+        port = parts.port or (10001 if scheme else 6379)
+        socket.create_connection((parts.hostname or "", port), CONNECT_SECONDS).close()
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error) or "no answer"
         raise UsageError(

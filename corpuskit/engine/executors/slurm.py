@@ -1,6 +1,6 @@
 """The Slurm executor: one job array per phase, all submitted up front, each after the one before.
 
-An array has as many elements as there are places to work (slots), whatever the number of tasks, so
+An array has as many elements as there are slots to work in, whatever the number of tasks, so
 MaxArraySize does not matter. What is done is known from manifests; Slurm is asked only which jobs
 live. `sacct` is never needed.
 """

@@ -46,7 +46,7 @@ REQUEUE_SECONDS = 180.0
 
 
 class Slot:
-    """One place of a job array at work.
+    """One element of a job array at work.
 
     Args:
         number, num: which slot, of how many.

@@ -60,7 +60,7 @@ class Allocation:
 
 
 def train_script(
-    settings: str, overrides: Sequence[str], name: str, output: str, place: Allocation
+    settings: str, overrides: Sequence[str], name: str, output: str, allocation: Allocation
 ) -> str:
     """Return the batch script of a training run.
 
@@ -72,27 +72,27 @@ def train_script(
     train = [sys.executable, "-m", "corpuskit", "train", os.path.abspath(settings)]
     train += [word for override in overrides for word in ("--set", override)]
     name = re.sub(r"[^\w.-]", "-", name)
-    options = [shlex.quote(option) for option in _options(name, place)]
+    options = [shlex.quote(option) for option in _options(name, allocation)]
     return _SCRIPT.format(
         options="\n".join(f"#SBATCH {option}" for option in options),
         command=shlex.join(["sbatch", f"train-{name}.sh"]),
         python_path=shlex.quote(python_path()),
         output=shlex.quote(os.path.abspath(output)),
         python=shlex.quote(sys.executable),
-        nodes=place.nodes,
-        procs=place.procs_per_node,
+        nodes=allocation.nodes,
+        procs=allocation.procs_per_node,
         train=shlex.join(train[1:]),
     )
 
 
-def _options(name: str, place: Allocation) -> list[str]:
-    share = f"--gpus-per-node={place.gpus_per_node}"
-    if not place.gpus_per_node:
-        share = f"--cpus-per-task={place.procs_per_node}"
+def _options(name: str, allocation: Allocation) -> list[str]:
+    share = f"--gpus-per-node={allocation.gpus_per_node}"
+    if not allocation.gpus_per_node:
+        share = f"--cpus-per-task={allocation.procs_per_node}"
     return [
-        f"--job-name=corpuskit-train-{name}", f"--nodes={place.nodes}", "--ntasks-per-node=1",
-        share, "--requeue", f"--signal=B:USR1@{place.grace_seconds}", "--open-mode=append",
-        f"--chdir={os.getcwd()}", f"--output=train-{name}-%j.log", *place.options,
+        f"--job-name=corpuskit-train-{name}", f"--nodes={allocation.nodes}", "--ntasks-per-node=1",
+        share, "--requeue", f"--signal=B:USR1@{allocation.grace_seconds}", "--open-mode=append",
+        f"--chdir={os.getcwd()}", f"--output=train-{name}-%j.log", *allocation.options,
     ]  # fmt: skip
 
 

@@ -268,7 +268,7 @@ def provenance(run: RunDirectory, finished: Sealed, state: RunStatus) -> dict[st
     current = {prospect.phase.name: prospect.state == "reuse" for prospect in state.phase_statuses}
     phases = [
         {
-            "phase": phase.name, "fingerprint": seal.fingerprint, "content": seal.content(),
+            "phase": phase.name, "fingerprint": seal.fingerprint, "content": seal.content,
             "inputs": list(seal.inputs), "is_current": current.get(phase.name),
             "accepted_code_change": seal.accepted_code_change,
         }

@@ -346,7 +346,7 @@ def _require_same_documents(store: Store, plan: Mapping[str, Any], seal: Seal) -
     mix = next((step["label"] for step in plan["steps"] if step["name"] == "mix"), "mix")
     name = f"manifests/{mix}.plan/seal.json"
     [content] = store.read_each([name])
-    if content is None or seal.content() not in Seal.from_json(content, store.where(name)).inputs:
+    if content is None or seal.content not in Seal.from_json(content, store.where(name)).inputs:
         raise DataError(
             f"{store.address}: the held-out documents are newer than the token shards, which may "
             "hold some of them. Run the pipeline to its end."
