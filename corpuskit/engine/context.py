@@ -25,7 +25,7 @@ from corpuskit.formats.shuffle_files import read_shuffles, write_shuffle
 from corpuskit.kernels.jit import compile_seconds
 from corpuskit.stage import View
 from corpuskit.storage import digest_footer, digest_part, open_ranged
-from corpuskit.storage.faults import reach
+from corpuskit.storage.faults import fault_point
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -180,7 +180,7 @@ class UnitWork:
     def _publish(
         self, path: Path, role: str, folder: str, *, prefix: str = "", **fields: Any
     ) -> None:
-        reach("write:after", str(path))
+        fault_point("write:after", str(path))
         number = self.unit.number
         digest = digest_part(path)
         with open_ranged(path) as file:
@@ -195,7 +195,7 @@ class UnitWork:
     def _scratch_path(self, suffix: str) -> Path:
         self._written += 1
         path = self.scratch / f"{self.unit.number}-{self._written}{suffix}"
-        reach("write:before", str(path))
+        fault_point("write:before", str(path))
         return path
 
 
@@ -297,7 +297,7 @@ class PassWork(UnitWork, PhaseInputs):
     def write_file(self, name: str, content: bytes) -> None:
         path = self._scratch_path(".fixed")
         path.write_bytes(content)
-        reach("write:after", str(path))
+        fault_point("write:after", str(path))
         digest = digest_part(path)
         # Under its own name it would replace that of a newer plan, if this worker is a late one:
         # it gets its name when the phase is sealed.

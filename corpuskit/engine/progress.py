@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
     from corpuskit.engine.config import Step
     from corpuskit.engine.plan import Phase
-    from corpuskit.engine.resources import EarlierPhases
     from corpuskit.engine.rundir import RunDirectory
     from corpuskit.formats.manifest import Seal
     from corpuskit.stage import Unit
@@ -307,7 +306,6 @@ class Tracker:
             for phase in run.plan.phases
         }
         self._counters: dict[int, PhaseCounters] = {}
-        self._past: EarlierPhases = {}
         self._forecast = Forecast(self._began)
         self._entered = self._changed = self._began
         self._before = self._reported = (0, 0)
@@ -426,7 +424,7 @@ class Tracker:
     def _expect(self, phase: Phase) -> None:
         """Work out how long this phase and later ones should take, before any is measured."""
         num_workers = self.num_workers()
-        for need in estimate_resources(self.run, phase.index, past=self._past):
+        for need in estimate_resources(self.run, phase.index):
             busy = max(min(num_workers, need.units), 1)
             self._forecast.expected[need.phase] = need.cpu_seconds / busy
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from corpuskit.engine.compiling import COMPILING, seconds_to_compile
 from corpuskit.engine.release import unread_after
+from corpuskit.engine.reuse import EarlierUse
 from corpuskit.formats.manifest import total
 from corpuskit.stage import CellStage, Cost, GlobalStage, Volume
 
@@ -98,24 +99,6 @@ class ResourceEstimate:
 
 
 @dataclasses.dataclass(frozen=True)
-class EarlierUse:
-    """What a phase took when it was last sealed; `read_bytes` of text, 0 where it reads keys.
-
-    Attributes:
-        kept_bytes: of what it wrote, `size_bytes`, what is still there.
-    """
-
-    cpu_seconds: float
-    read_bytes: int
-    size_bytes: int
-    kept_bytes: int
-
-
-EarlierPhases = dict[str, EarlierUse | None]
-"""By phase; filled while needs are worked out, so that later barriers read no seal twice."""
-
-
-@dataclasses.dataclass(frozen=True)
 class _Reading:
     """What a phase reads; `is_exact` when somebody has counted it."""
 
@@ -124,16 +107,14 @@ class _Reading:
 
 
 def estimate_resources(
-    run: RunDirectory, first: int, share_left: float = 1.0, past: EarlierPhases | None = None
+    run: RunDirectory, first: int, share_left: float = 1.0
 ) -> list[ResourceEstimate]:
     """Return what the phases from `first` on will need; those before it are sealed.
 
     Args:
         share_left: share of the first one that is still to do.
-        past: what an earlier call has read.
     """
     settings = run.plan.settings
-    past = {} if past is None else past
     is_limited = any(step.applies.sources for step in run.plan.file.steps)
     texts = _by_source(run) if first == 0 or is_limited else {}
     sources = texts if first == 0 else {}
@@ -141,25 +122,28 @@ def estimate_resources(
     estimates: list[ResourceEstimate] = []
     resident: dict[str, int] = {}
     written_bytes: dict[int, int] = {}
+    read = _read_from(run.plan.phases, first)
     for phase in run.plan.phases:
+        if phase.index < first:
+            if phase.index in read:
+                readings[phase.index] = _sealed(run, phase, readings[phase.base].volume)
+            continue
         reading = readings[phase.base]
         facts = run.plan.given_to(phase)
         volume = dataclasses.replace(
             reading.volume, given=facts, task_memory_bytes=settings.task_memory_bytes
         )
-        if phase.index < first:
-            readings[phase.index] = _sealed(run, phase, volume)
-            continue
         readings[phase.index] = _Reading(volume, is_exact=False)
         volume = _of_sources(volume, run.plan.applies(phase), texts)
         reading = _Reading(volume, reading.is_exact)
         costs = _costs(run, phase, volume, sources, texts)
         resident |= {label: cost.resident_bytes for label, cost in costs.items()}
         share = share_left if phase.index == first else 1.0
-        if phase.name not in past:
-            past[phase.name] = _past(run.usable_seal(phase))
+        if phase.name not in run.earlier_use:
+            run.earlier_use[phase.name] = _earlier_use(run.usable_seal(phase))
+        before = run.earlier_use[phase.name]
         workers = settings.executor.processes
-        estimate = _estimate(phase, reading, costs.values(), share, workers, past[phase.name])
+        estimate = _estimate(phase, reading, costs.values(), share, workers, before)
         memory = estimate.memory_bytes + sum(resident.values())
         written_bytes[phase.index] = estimate.disk_bytes
         freed = estimate.freed_bytes + (
@@ -167,6 +151,15 @@ def estimate_resources(
         )
         estimates.append(dataclasses.replace(estimate, memory_bytes=memory, freed_bytes=freed))
     return estimates
+
+
+def _read_from(phases: Sequence[Phase], first: int) -> set[int | None]:
+    """Return the phases whose parts are read, directly or not, by those from `first` on."""
+    read: set[int | None] = set()
+    for phase in reversed(phases):
+        if phase.index >= first or phase.index in read:
+            read.add(phase.base)
+    return read
 
 
 def _released(run: RunDirectory, phase: Phase, written_bytes: dict[int, int]) -> int:
@@ -298,7 +291,7 @@ def _scale(before: EarlierUse, volume: Volume, disk: float) -> float | None:
     return disk / before.size_bytes if is_measured else None
 
 
-def _past(seal: Seal | None) -> EarlierUse | None:
+def _earlier_use(seal: Seal | None) -> EarlierUse | None:
     """Return what a phase took; None if it was never sealed."""
     if seal is None:
         return None

@@ -50,6 +50,21 @@ class UnitResult:
         return {k: int(v) for k, v in self.timing.items() if k.startswith(VOLUMES)}
 
 
+@dataclasses.dataclass(frozen=True)
+class EarlierUse:
+    """What a phase took when it was last sealed.
+
+    Attributes:
+        read_bytes: of text; 0 where it reads keys.
+        size_bytes, kept_bytes: of what it wrote, and of what is left of that.
+    """
+
+    cpu_seconds: float
+    read_bytes: int
+    size_bytes: int
+    kept_bytes: int
+
+
 class SealedUnits:
     """The units of one sealed phase.
 

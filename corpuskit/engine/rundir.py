@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from corpuskit.engine.fingerprint import code_digest, fingerprint, runner_digest
 from corpuskit.engine.inputs import Inputs
 from corpuskit.engine.plan import PLAN, Phase, Plan
-from corpuskit.engine.reuse import EarlierUnits, SealedUnits
+from corpuskit.engine.reuse import EarlierUnits, EarlierUse, SealedUnits
 from corpuskit.errors import DataError, TaskError, UsageError
 from corpuskit.formats.manifest import (
     Manifest,
@@ -58,6 +58,8 @@ class RunDirectory:
         self._sizes: dict[str, dict[str, int]] = {}
         self._lists = False
         self._code: dict[str, str] = {}
+        self.earlier_use: dict[str, EarlierUse | None] = {}
+        """What phases took in an earlier run, so that no barrier reads their seals again."""
         self.folder = os.getcwd()
         """The working directory of the run: relative paths of the plan start there."""
         self.accepts = False

@@ -18,7 +18,7 @@ from corpuskit.engine.stream import StreamWork
 from corpuskit.formats.manifest import COUNTED, Manifest, total
 from corpuskit.kernels.jit import load_compiler
 from corpuskit.storage import DamagedError
-from corpuskit.storage.faults import reach
+from corpuskit.storage.faults import fault_point
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -107,7 +107,7 @@ def run_task(
 
 def _commit(run: RunDirectory, name: str, manifest: Manifest) -> Manifest:
     """Write a manifest unless another attempt at the task was first; return the one that counts."""
-    reach("task:manifest", name)
+    fault_point("task:manifest", name)
     if run.store.put_new(name, manifest.to_json()):
         return manifest
     winner = run.read_manifest(name)

@@ -66,7 +66,7 @@ def is_remote(address: str) -> bool:
 
 
 def open_store(address: str) -> Store:
-    """Return the store at a path or address; nothing is touched.
+    """Return the store at a path or address; nothing is read or written.
 
     Raises:
         UsageError: the scheme is not supported, or the extra that reads it is not installed.
@@ -97,7 +97,7 @@ def look_at(address: str) -> FoundFile:
     """Return the size and stamp of an input file as they are now.
 
     Raises:
-        OSError: it is gone, or cannot be looked at.
+        OSError: it is gone, or cannot be read.
     """
     if not is_remote(address):
         status = os.stat(address.removeprefix("file://"))

@@ -1,4 +1,4 @@
-"""The door of obstore: requests to a bucket, retried, with errors that a user understands.
+"""The only importer of obstore: requests to a bucket, retried, with errors for users.
 
 Every failure leaves here as an OSError with one line: which object, which server, what it said and
 what to do. Nothing of the request goes into it, so nothing secret does.
@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from corpuskit.distribution import install_command
 from corpuskit.errors import UsageError
 from corpuskit.logs import LOG
-from corpuskit.storage.faults import reach
+from corpuskit.storage.faults import fault_point
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -34,7 +34,7 @@ PART_BYTES = 8 << 20
 MAX_PARTS = 9_000  # S3 allows 10,000 parts
 PARTS_AT_ONCE = 4
 ATTEMPTS = 3
-"""How often a request is repeated that obstore itself does not: its answer may have been lost."""
+"""How often a request is sent that obstore does not repeat: its answer may have been lost."""
 
 WRITER = "corpuskitwriter"  # Azure allows no hyphen
 _process: int | None = None  # that made the first request
@@ -93,7 +93,7 @@ PROVIDERS = {
     ),
 }  # fmt: skip
 DELETES_AT_ONCE = 16
-"""Requests, where each deletes one object."""
+"""Requests at a time, where one request deletes one object."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -207,21 +207,24 @@ class Bucket:
                 f"{self.provider.endpoints[-1]} is {self.endpoint!r}, which is no address. Write "
                 "http://host:port or https://host."
             )
-        seconds = functools.partial(dt.timedelta, seconds=1)
+
+        def seconds(num: float) -> dt.timedelta:
+            return dt.timedelta(seconds=num)
+
         try:
             self._client = getattr(obstore.store, self.provider.store)(
                 bucket,
                 client_options={
                     "allow_http": bool(endpoint and endpoint.startswith("http://")),
-                    "timeout": seconds() * retries.answer_seconds,
-                    "connect_timeout": seconds() * min(10.0, retries.answer_seconds),
+                    "timeout": seconds(retries.answer_seconds),
+                    "connect_timeout": seconds(min(10.0, retries.answer_seconds)),
                 },
                 retry_config={
                     "max_retries": 0 if retries.repeats_here else retries.max_retries,
-                    "retry_timeout": seconds() * retries.retry_seconds,
+                    "retry_timeout": seconds(retries.retry_seconds),
                     "backoff": {
-                        "init_backoff": seconds() * retries.first_pause_seconds,
-                        "max_backoff": seconds() * retries.longest_pause_seconds,
+                        "init_backoff": seconds(retries.first_pause_seconds),
+                        "max_backoff": seconds(retries.longest_pause_seconds),
                         "base": 2,
                     },
                 },
@@ -320,7 +323,7 @@ class Bucket:
         def request() -> str | None:
             exists = self._library.exceptions.AlreadyExistsError
             for _ in range(ATTEMPTS):
-                reach("send:put", key)
+                fault_point("send:put", key)
                 with contextlib.suppress(exists):  # also 409: two puts got in each other's way
                     result = self._library.put(
                         self._client, key, content, mode="create", attributes={WRITER: writer},
@@ -337,14 +340,14 @@ class Bucket:
         return self._ask(key, request)
 
     def replace(self, key: str, content: bytes, version: str) -> str | None:
-        """Write an object if it still has this version; return the new one.
+        """Write an object if it still has this version; return the new one, else None.
 
-        None may also mean that it was written, and the answer lost; or that two requests got in
-        each other's way.
+        None may also mean that it was written and the answer was lost, or that the server refused
+        both of two requests that came at the same time.
         """
 
         def request() -> str | None:
-            reach("send:put", key)
+            fault_point("send:put", key)
             mode = {self.provider.version: version}
             try:
                 new = self._library.put(self._client, key, content, mode=mode, use_multipart=False)
@@ -393,12 +396,12 @@ class Bucket:
     def delete(self, keys: Sequence[str]) -> None:
         """Delete objects that may exist."""
 
-        def delete(some: list[str]) -> None:
+        def delete(batch: list[str]) -> None:
             def request() -> None:
-                reach("send:delete", some[0])
-                self._library.delete(self._client, some)
+                fault_point("send:delete", batch[0])
+                self._library.delete(self._client, batch)
 
-            self._ask(some[0], request)
+            self._ask(batch[0], request)
 
         def delete_one(key: str) -> None:
             with contextlib.suppress(FileNotFoundError):
@@ -423,10 +426,10 @@ class Bucket:
                 return request()
             except (self._library.exceptions.BaseError, FileNotFoundError, ValueError) as error:
                 is_late = time.monotonic() - began > retries.retry_seconds
-                may_pass = _may_pass(error, is_upload=is_upload) or (
+                may_succeed = _may_succeed(error, is_upload=is_upload) or (
                     retries.repeats_here and FAILED.search(str(error)) is not None
                 )
-                if attempt == attempts or is_late or not may_pass:
+                if attempt == attempts or is_late or not may_succeed:
                     raise self._translate(error, key) from None
                 answer = _answer_of(str(error))
                 LOG.warning("%s: %s; tried again in %.1f s", self.address(key), answer, pause)
@@ -439,7 +442,7 @@ class Bucket:
         return Entry(meta["path"], meta["size"], meta["e_tag"] or "", version)
 
     def _translate(self, error: Exception, key: str) -> OSError:
-        """Return a failure of the library as an error of the system, in one line."""
+        """Return an exception of the library as an OSError with one line of text."""
         text, address = str(error), self.address(key)
         answer = _answer_of(text)
         kinds = self._library.exceptions
@@ -491,8 +494,8 @@ def _require_first_process(address: str) -> None:
         )
 
 
-def _may_pass(error: Exception, *, is_upload: bool) -> bool:
-    """Return whether a request may succeed next time that obstore has given up."""
+def _may_succeed(error: Exception, *, is_upload: bool) -> bool:
+    """Return whether a request that obstore has given up may succeed if it is sent again."""
     text = str(error)
     if is_upload and "NoSuchUpload" in text:  # completed, and the answer was lost
         return True
@@ -500,13 +503,12 @@ def _may_pass(error: Exception, *, is_upload: bool) -> bool:
 
 
 def _answer_of(text: str) -> str:
-    """Return what a server answered, or why it did not, in a few words."""
+    """Return a server's answer, or why there is none, in a few words."""
     status = re.search(r"status code: (\d{3})", text)
     code = re.search(r"<Code>([\w.]{1,60})</Code>", text)
     message = re.search(r"<Message>([^<\n]{1,200})", text)
     if status:
-        words = [status[1], code[1] if code else ""]
-        answer = " ".join(filter(None, words))
+        answer = f"{status[1]} {code[1]}" if code else status[1]
         return f"{answer} ({message[1].rstrip('.')})" if message else answer
     kind = re.search(r"kind: (Timeout|Connect|Interrupted|Decode)\b", text)
     return {

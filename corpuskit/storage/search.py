@@ -1,7 +1,7 @@
-"""Finds input files by pattern, on a file system and in object storage, with one meaning.
+"""Finds input files by pattern; patterns mean the same on a file system and in object storage.
 
-It is that of `glob`, but for what `glob` leaves out without a word: a link that leads nowhere, a
-folder that a pattern matches as if it were a file, and a folder that cannot be listed are errors.
+They mean what they mean to `glob`, but what `glob` silently leaves out is an error here: a dangling
+link, a folder that the pattern matches as if it were a file, a folder that cannot be listed.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def _fits(name: str, segment: str) -> bool:
 
 
 def _walk(bucket: Bucket, folder: str, segments: Sequence[str]) -> Iterator[Entry]:
-    """Yield what matches below a folder; only `**` lists what lies deeper than it must."""
+    """Yield what matches below a folder; a level without `**` lists that level only."""
     depth = 0
     while depth < len(segments) - 1 and not WILDCARDS & set(segments[depth]):
         depth += 1
@@ -113,9 +113,9 @@ def find_files(pattern: str) -> list[FoundFile]:
     very name of the pattern comes first.
 
     Raises:
-        UsageError: the pattern names a folder; it matches one, other than those that `**` walks
-            through; it matches a link that leads nowhere, or what is no regular file; a folder
-            cannot be listed; a link leads back to a folder that it lies in.
+        UsageError: the pattern names a folder, or matches one that `**` does not walk through; it
+            matches a dangling link or something that is not a regular file; a folder cannot be
+            listed; a link leads back to a folder that it lies in.
     """
     if os.path.isdir(pattern):
         raise _named_folder(pattern, pattern)
@@ -128,7 +128,7 @@ def find_files(pattern: str) -> list[FoundFile]:
 def walk_files(folder: str) -> list[str]:
     """Return the paths of all files below a folder as `**` finds them, relative to it and sorted.
 
-    Links that lead nowhere are among them: whether one is wanted is for the caller to say.
+    Dangling links are among them: the caller decides which files it needs.
 
     Raises:
         UsageError: a folder cannot be listed, or a link leads back to a folder that it lies in.
@@ -224,7 +224,7 @@ def _entries(folder: str) -> list[os.DirEntry[str]]:
 
 
 def _is_present(path: str) -> bool:
-    """Return whether something has this name, if only a link that leads nowhere."""
+    """Return whether something has this name, even if it is a dangling link."""
     try:
         os.lstat(path)
     except (FileNotFoundError, NotADirectoryError, ValueError):

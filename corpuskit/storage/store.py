@@ -2,9 +2,9 @@
 
 A file is made in a scratch folder on this machine and published in one step under its final name.
 A process that dies before that step leaves only scratch, one that dies after it a whole file. Small
-files are `put`; `put_new` is the one step that two writers can race for, and one of them wins.
+files are `put`. Two writers can race for `put_new` only, and one of them wins.
 
-A listing is a hint: it may lack what was just written. What decides is asked for by name.
+A listing is a hint: it may lack what was just written. Files that decide are opened by name.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from corpuskit.errors import DataError
-from corpuskit.storage.faults import reach
+from corpuskit.storage.faults import fault_point
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -30,12 +30,12 @@ SCRATCH = "scratch"
 
 @dataclasses.dataclass(frozen=True)
 class FoundFile:
-    """A file that was found.
+    """An input file as a listing shows it.
 
     Attributes:
         stamp: changes when its content does: time in ns, an ETag, a hash; it is fingerprinted.
-        state: time in ns or ETag, as `look_at` tells it while the file is read; without, the file
-            is not looked at.
+        state: time in ns or ETag, compared with `look_at` while the file is read; empty: not
+            compared.
     """
 
     address: str
@@ -49,8 +49,8 @@ class Stored:
     """A published file: something to open and read ranges of.
 
     Attributes:
-        digest: what the seal says of the whole file (`digest_part`); empty = not known.
-        footer: what it says of the end of the file, by which ranges are found (`digest_footer`).
+        digest: of the whole file, from its seal (`digest_part`); empty = not known.
+        footer: of the end of the file, which tells where ranges are (`digest_footer`).
     """
 
     store: Store
@@ -162,7 +162,7 @@ FOOTERS = {b"ARROW1": 10, b"PAR1": 8}
 def read_footer(file: pa.NativeFile) -> bytes:
     """Return the footer of an open Parquet or Arrow file to its last byte; empty for other files.
 
-    Where its size is a lie, it is the end of the file as far as that goes.
+    If the file claims a footer larger than itself, that is the whole file.
     """
     size = file.size()
     ending = file.read_at(min(10, size), max(size - 10, 0))
@@ -181,12 +181,12 @@ def digest_footer(file: pa.NativeFile) -> str:
 
 
 class Store(ABC):
-    """A run directory, wherever it lives; names are relative to it and use `/`.
+    """A run directory on any kind of storage; names are relative to it and use `/`.
 
     Errors of the system (no space, no permission, no answer after retries) pass through as OSError.
 
     Attributes:
-        address: what the user calls the root.
+        address: of the root, as the user wrote it.
         is_remote: whether reads are requests over a network.
     """
 
@@ -273,12 +273,12 @@ class Store(ABC):
         """Give a complete scratch file its final name, durably; the scratch file may be gone."""
 
     def adopt(self, stored: Stored, name: str) -> None:
-        """Give a published file of this or another run a name here, durably; it stays there, too.
+        """Give a published file of this or another run a name here, durably; it keeps the old one.
 
         Raises:
             DamagedError: it is not what its seal says; nothing was published.
         """
-        reach("adopt:before", name)
+        fault_point("adopt:before", name)
         with self.scratch() as folder:
             path = folder / "adopted"
             with stored.store.open(stored.name) as source, path.open("wb") as file:

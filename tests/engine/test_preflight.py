@@ -18,7 +18,6 @@ from corpuskit.engine.pipeline import check_phase, open_run
 from corpuskit.engine.plan import read_plan
 from corpuskit.engine.resources import (
     AvailableResources,
-    EarlierUse,
     _group_left,
     all_memory,
     available_resources,
@@ -28,6 +27,7 @@ from corpuskit.engine.resources import (
     peak_disk,
     preflight,
 )
+from corpuskit.engine.reuse import EarlierUse
 from corpuskit.errors import TaskError, UsageError
 from tests.engine.conftest import ROOT, corpus
 
@@ -116,8 +116,10 @@ def test_packed_rows_are_measured_once_they_exist(finished):
 def test_what_this_directory_measured_counts_more_than_declared_rates(lab):
     run = planned(lab)
     text = estimate_resources(run, 0)[0].text_bytes
-    past = {"gopher_quality": EarlierUse(700.0, 2_000_000, size_bytes=100_000, kept_bytes=0)}
-    found = estimate_resources(run, 0, past=past)[0]
+    run.earlier_use["gopher_quality"] = EarlierUse(
+        700.0, 2_000_000, size_bytes=100_000, kept_bytes=0
+    )
+    found = estimate_resources(run, 0)[0]
     assert found.is_measured
     assert found.disk_bytes == 100_000 * text // 2_000_000
     assert found.cpu_seconds == pytest.approx(700 * text / 2_000_000, abs=10)
