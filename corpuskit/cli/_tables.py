@@ -79,7 +79,7 @@ def print_grid(file: PipelineFile) -> None:
         applies = step.applies
         mark = "some" if applies.where else "all"
         marks = (mark if applies.to_source(source) else "-" for source in sources)
-        table.add_row(step.label, *marks, "; ".join(c.words() for c in applies.where))
+        table.add_row(step.label, *marks, "; ".join(c.describe() for c in applies.where))
     out = console()
     out.print(table)
     out.print()
@@ -186,7 +186,7 @@ def print_results(run: RunDirectory, finished: Sealed) -> None:
     from corpuskit.engine.status import funnel, overheads
 
     rows = funnel(run, finished)
-    print_funnel(run, rows, overheads(run, finished))
+    print_funnel(run, rows, overheads(finished))
     if any(row.state == "waiting" for row in rows):
         console().print("--watch counts what is done of the rest; so does corpuskit report.")
     print_contracts(run, finished)

@@ -131,8 +131,8 @@ class Condition:
         mask: NDArray[np.bool_] = is_true.to_numpy(zero_copy_only=False)
         return mask
 
-    def words(self) -> str:
-        """Return the condition for people."""
+    def describe(self) -> str:
+        """Return the condition in words."""
         if self.values is None:
             return " and ".join(f"{self.column} {b.replace('_', ' ')} {n}" for b, n in self.bounds)
         names = ", ".join(map(str, self.values))
@@ -214,10 +214,10 @@ class Applies:
         rows = np.flatnonzero(mask)
         return view.select(rows), rows
 
-    def words(self) -> str:
-        """Return where the stage applies, for people."""
+    def describe(self) -> str:
+        """Return in words where the stage applies."""
         names = [] if self.sources is None else [f"sources {', '.join(self.sources)}"]
-        return "; ".join([*names, *(condition.words() for condition in self.where)])
+        return "; ".join([*names, *(condition.describe() for condition in self.where)])
 
 
 EVERYWHERE = Applies()

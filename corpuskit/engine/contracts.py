@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from corpuskit.engine.callbacks import RunCallbacks
 from corpuskit.engine.expect import PACK, TOKENS, Bound, absent_origins, bounds_of, english_defaults
-from corpuskit.engine.status import funnel, sealed
+from corpuskit.engine.status import funnel
 from corpuskit.errors import ContractError, CorpuskitError
 from corpuskit.formats.manifest import NO_VALUE
 
@@ -68,17 +68,14 @@ class Contract:
 
 
 def contracts(
-    run: RunDirectory,
-    finished: Sealed | None = None,
-    funnel_rows: Sequence[FunnelRow] | None = None,
+    run: RunDirectory, finished: Sealed, funnel_rows: Sequence[FunnelRow] | None = None
 ) -> list[Contract]:
     """Return every bound and whether it holds, in the order of the stages.
 
     Args:
-        finished: what `sealed` returned, where it is at hand.
-        funnel_rows: what `funnel` returned, likewise.
+        finished: what `sealed` returned.
+        funnel_rows: what `funnel` returned, where it is at hand.
     """
-    finished = sealed(run) if finished is None else finished
     funnel_rows = funnel(run, finished) if funnel_rows is None else funnel_rows
     sources = [step.label for step in run.plan.file.sources]
     rows = {row.stage: row for row in funnel_rows if not row.is_source}
@@ -261,9 +258,8 @@ def warnings(run: RunDirectory, finished: Sealed, judged: Iterable[Contract]) ->
     return texts
 
 
-def contract_facts(run: RunDirectory, finished: Sealed | None = None) -> dict[str, Any]:
+def contract_facts(run: RunDirectory, finished: Sealed) -> dict[str, Any]:
     """Return contracts and warnings as JSON values."""
-    finished = sealed(run) if finished is None else finished
     judged = contracts(run, finished)
     texts = warnings(run, finished, judged)
     return {"contracts": [contract.facts() for contract in judged], "warnings": texts}

@@ -205,8 +205,8 @@ class Forecast:
         return phase_left, self._whole.seconds_left(now, now + phase_rest + off * rest_seconds)
 
 
-def in_words(seconds: float) -> str:
-    """Return a time to go as people say it, no more exact than it is known."""
+def format_duration(seconds: float) -> str:
+    """Return seconds as people say them, rounded: an estimate is not exact."""
     if seconds < 5:
         return "seconds"
     if seconds < 55:

@@ -25,7 +25,7 @@ from corpuskit.errors import DataError, UsageError, noting
 from corpuskit.formats.batch import MAX_ORDINAL
 from corpuskit.formats.manifest import dump_checked, load_checked
 from corpuskit.stage import InputFile, Slice
-from corpuskit.storage import bare_address, find_files, find_named, is_remote, look_at
+from corpuskit.storage import bare_address, find_files, find_named, is_remote, stat_input
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -248,7 +248,7 @@ def check_unchanged(file: InputFile) -> None:
     if not file.state:  # a source of its own way of finding files
         return
     try:
-        now = look_at(file.path)
+        now = stat_input(file.path)
     except (FileNotFoundError, NotADirectoryError):
         state = "is gone"
     else:

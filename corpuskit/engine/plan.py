@@ -176,14 +176,17 @@ class Plan:
 
     def with_documents(self, is_wanted: bool) -> Plan:
         """Return the plan that does, or does not, write `documents/`."""
-        settings = self.settings.model_copy(update={"documents": is_wanted})
-        file = dataclasses.replace(self.file, settings=settings)
-        return dataclasses.replace(self, file=file, phases=_phases(file, self.until))
+        plan = self.with_settings(documents=is_wanted)
+        return dataclasses.replace(plan, phases=_phases(plan.file, self.until))
 
     def with_workers(self, num: int) -> Plan:
         """Return the plan with another number of local workers; no phase changes."""
         executor = self.settings.executor.model_copy(update={"workers": num})
-        settings = self.settings.model_copy(update={"executor": executor})
+        return self.with_settings(executor=executor)
+
+    def with_settings(self, **changes: Any) -> Plan:
+        """Return the plan with other settings, and the same phases."""
+        settings = self.settings.model_copy(update=changes)
         return dataclasses.replace(self, file=dataclasses.replace(self.file, settings=settings))
 
     def to_json(self) -> dict[str, Any]:
@@ -224,8 +227,7 @@ def _columns_of(
     return {
         name: kind
         for name, kind in phase.columns.items()
-        for applies in [plan.step(name.partition(".")[0]).applies]
-        if sources is None or any(map(applies.to_source, sources))
+        if sources is None or any(map(plan.step(name.partition(".")[0]).applies.to_source, sources))
     }
 
 
@@ -330,11 +332,10 @@ class _Builder:
         owns += [f"measures/{label}/part-" for label in stages]
         owns += ["ids/"] if self.base is None else []
         owns += [f"{folder}/"] if folder else []
-        default = name or "read"
         is_packed = bool(self.group) and isinstance(self.group[-1].stage, CellStage)
         # A stage of some sources that is added or removed must not rename the phase of all.
         shared = [step.label for step in self.group if step.applies.sources is None]
-        stem = labels[-1] if labels else default
+        stem = labels[-1] if labels else name or "read"
         if shared and stem != self.until:
             stem = shared[-1]
         self.base = self.add(stem, labels, owns=tuple(owns), folder=folder)

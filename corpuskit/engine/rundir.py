@@ -119,9 +119,7 @@ class RunDirectory:
 
     @classmethod
     def _from_json(cls, content: dict[str, Any], location: str, address: str) -> RunDirectory:
-        plan = Plan.from_json(content, location)
-        settings = plan.settings.model_copy(update={"output": address})
-        plan = dataclasses.replace(plan, file=dataclasses.replace(plan.file, settings=settings))
+        plan = Plan.from_json(content, location).with_settings(output=address)
         files = tuple(InputFile(*row) for row in content["files"])
         slices = tuple(tuple(Slice(*s) for s in cut) for cut in content["slices"])
         run = cls(plan, Inputs(files, slices, tuple(content["begins"]), tuple(content["numbers"])))

@@ -9,6 +9,7 @@ import os
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, Any, Literal
 
+from corpuskit.engine.compiling import COMPILING
 from corpuskit.engine.fingerprint import same_but_code
 from corpuskit.engine.phase import CODE_CHANGED, describe_units, phase_statuses, read_failures
 from corpuskit.errors import CorpuskitError, UsageError
@@ -118,13 +119,12 @@ def sealed(run: RunDirectory) -> Sealed:
     return list(finished.values())
 
 
-def funnel(run: RunDirectory, finished: Sealed | None = None) -> list[FunnelRow]:
+def funnel(run: RunDirectory, finished: Sealed) -> list[FunnelRow]:
     """Return what was read of every source, then what every stage dropped and cost, in plan order.
 
     Args:
-        finished: what `sealed` returned, where it is at hand; seals of large runs are large.
+        finished: what `sealed` returns; seals of large runs are large, so callers read them once.
     """
-    finished = sealed(run) if finished is None else finished
     counters: Counter[str] = Counter()
     timing: defaultdict[str, float] = defaultdict(float)
     for phase, seal in finished:
@@ -185,21 +185,16 @@ def stage_states(run: RunDirectory, finished: Sealed) -> list[tuple[Step, StageS
     return states
 
 
-def overheads(run: RunDirectory, finished: Sealed | None = None) -> dict[str, float]:
+def overheads(finished: Sealed) -> dict[str, float]:
     """Return CPU seconds of reading, writing and compiling, and of everything but starting up."""
-    total: defaultdict[str, float] = defaultdict(float)
-    for _, seal in sealed(run) if finished is None else finished:
-        for name in (
-            "cpu_seconds/read",
-            "cpu_seconds/write",
-            "cpu_seconds/compiling",
-            "cpu_seconds",
-        ):
-            total[name.rpartition("/")[2]] += seal.timing.get(name, 0.0)
-    return dict(total)
+    names = ("cpu_seconds/read", "cpu_seconds/write", COMPILING, "cpu_seconds")
+    return {
+        name.rpartition("/")[2]: sum(seal.timing.get(name, 0.0) for _, seal in finished)
+        for name in names
+    }
 
 
-def accounts(run: RunDirectory, finished: Sealed | None = None) -> list[Account]:
+def accounts(run: RunDirectory, finished: Sealed) -> list[Account]:
     """Return, per source, documents read, dropped and kept so far.
 
     Kept are the rows of the last document shards (or packed documents), less what later masks drop.
@@ -207,7 +202,7 @@ def accounts(run: RunDirectory, finished: Sealed | None = None) -> list[Account]
     read: Counter[str] = Counter()
     dropped: Counter[str] = Counter()
     num_kept: Counter[str] = Counter()
-    for phase, seal in sealed(run) if finished is None else finished:
+    for phase, seal in finished:
         for name, value in seal.counters.items():
             source = name.rpartition("/")[2]
             if name.startswith("read/") and phase.base is None:
@@ -304,7 +299,7 @@ def run_facts(run: RunDirectory) -> dict[str, Any]:
         ],
         "packing": [dataclasses.asdict(row) for row in packing(finished)],
         "mixture": None if mix is None else mix.facts(),
-        "cpu_seconds": overheads(run, finished),
+        "cpu_seconds": overheads(finished),
         "peak_rss_bytes": peak,
     }
 

@@ -37,10 +37,32 @@ if TYPE_CHECKING:
     from io import BufferedIOBase
 
 __all__ = [
-    "SCRATCH", "DamagedError", "FoundFile", "LocalStore", "Readable", "Store", "Stored",
-    "bare_address", "digest_content", "digest_file", "digest_footer", "digest_part", "find_files",
-    "find_named", "find_objects", "hub", "is_remote", "local_file", "look_at", "open_input",
-    "open_ranged", "open_store", "open_whole", "read_footer", "walk_files", "write_whole",
+    "SCRATCH",
+    "DamagedError",
+    "FoundFile",
+    "LocalStore",
+    "Readable",
+    "Store",
+    "Stored",
+    "bare_address",
+    "digest_content",
+    "digest_file",
+    "digest_footer",
+    "digest_part",
+    "find_files",
+    "find_named",
+    "find_objects",
+    "hub",
+    "is_remote",
+    "local_file",
+    "open_input",
+    "open_ranged",
+    "open_store",
+    "open_whole",
+    "read_footer",
+    "stat_input",
+    "walk_files",
+    "write_whole",
 ]  # fmt: skip
 
 SCHEMES = ("s3", "gs", "az")
@@ -93,7 +115,7 @@ def open_input(address: str) -> BufferedIOBase:
     return open_object(address)
 
 
-def look_at(address: str) -> FoundFile:
+def stat_input(address: str) -> FoundFile:
     """Return the size and stamp of an input file as they are now.
 
     Raises:
@@ -102,9 +124,9 @@ def look_at(address: str) -> FoundFile:
     if not is_remote(address):
         status = os.stat(address.removeprefix("file://"))
         return FoundFile(address, status.st_size, *[str(status.st_mtime_ns)] * 2)
-    from corpuskit.storage.remote import look_at_object
+    from corpuskit.storage.remote import stat_object
 
-    return look_at_object(address)
+    return stat_object(address)
 
 
 def find_named(pattern: str) -> list[tuple[FoundFile, str]]:

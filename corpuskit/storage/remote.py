@@ -25,7 +25,7 @@ from corpuskit.storage.client import RetryPolicy, open_bucket, split
 from corpuskit.storage.faults import cleaning, fault_point
 from corpuskit.storage.lease import LEASE_SECONDS, RENEW_SECONDS, Lease, lease_retries
 from corpuskit.storage.local import LocalStore
-from corpuskit.storage.search import to_found
+from corpuskit.storage.search import found_file
 from corpuskit.storage.store import SCRATCH, DamagedError, Store
 
 if TYPE_CHECKING:
@@ -403,7 +403,7 @@ def open_object(address: str) -> ObjectFile:
     return ObjectFile(open_bucket(bucket), key)
 
 
-def look_at_object(address: str) -> FoundFile:
+def stat_object(address: str) -> FoundFile:
     """Return the size and stamp of an object as they are now.
 
     Raises:
@@ -414,7 +414,7 @@ def look_at_object(address: str) -> FoundFile:
     entry = bucket.head(key) if _is_plain(key) else None
     if entry is None:
         raise FileNotFoundError(2, "there is no such object", address)
-    return to_found(bucket, entry)
+    return found_file(bucket, entry)
 
 
 def _reopen(address: str, retries: RetryPolicy | None, renew: float, lease: float) -> RemoteStore:

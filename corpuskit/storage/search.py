@@ -35,7 +35,7 @@ def find_objects(pattern: str) -> list[FoundFile]:
     name, key = split(pattern)
     bucket = open_bucket(name)
     if key and not key.endswith("/") and (entry := bucket.head(key)):
-        return [to_found(bucket, entry)]
+        return [found_file(bucket, entry)]
     if not WILDCARDS & set(key):
         folder = key.rstrip("/")
         if not folder or any(bucket.level(folder)):
@@ -44,7 +44,7 @@ def find_objects(pattern: str) -> list[FoundFile]:
     entries = {entry.key: entry for entry in _walk(bucket, "", _segments(key))}
     # A listing names the empty marker of a folder (`name/`) without its slash.
     objects = [entry for entry in entries.values() if entry.size_bytes or bucket.head(entry.key)]
-    return sorted((to_found(bucket, entry) for entry in objects), key=lambda file: file.address)
+    return sorted((found_file(bucket, entry) for entry in objects), key=lambda file: file.address)
 
 
 def matches(parts: Sequence[str], segments: Sequence[str]) -> bool:
@@ -100,7 +100,7 @@ def _walk_all(bucket: Bucket, folder: str, start: str, segments: Sequence[str]) 
             yield entry
 
 
-def to_found(bucket: Bucket, entry: Entry) -> FoundFile:
+def found_file(bucket: Bucket, entry: Entry) -> FoundFile:
     """Return what a listing or a HEAD says about an object."""
     return FoundFile(bucket.address(entry.key), entry.size_bytes, *[entry.tag.strip('"')] * 2)
 

@@ -34,7 +34,7 @@ class FoundFile:
 
     Attributes:
         stamp: changes when its content does: time in ns, an ETag, a hash; it is fingerprinted.
-        state: time in ns or ETag, compared with `look_at` while the file is read; empty: not
+        state: time in ns or ETag, compared with `stat_input` while the file is read; empty: not
             compared.
     """
 

@@ -78,7 +78,7 @@ def test_lengths_and_domains_are_those_of_the_files(done):
 
 def test_what_stages_saw_and_dropped_is_what_the_funnel_says(done):
     run = RunDirectory.open(str(done.out))
-    for row in funnel(run):
+    for row in funnel(run, sealed(run)):
         step = next((s for s in run.plan.file.steps if s.label == row.stage), None)
         if step is None or not rows(done, at=row.stage, what="seen"):
             continue

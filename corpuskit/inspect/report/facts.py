@@ -366,7 +366,7 @@ def resources(run: RunDirectory, finished: Sealed, state: RunStatus) -> dict[str
     passes together.
     """
     seals = {phase.index: seal for phase, seal in finished}
-    over = overheads(run, finished)
+    over = overheads(finished)
     peaks = [seal.timing.get("peak_rss_bytes", 0.0) for seal in seals.values()]
     return {
         "cpu_seconds": {
