@@ -93,6 +93,12 @@ def reason_of(error: BaseException | str) -> str:
 MAX_REASON = 400
 """Characters; some libraries quote the whole file."""
 
+
+def system_reason(error: OSError) -> str:
+    """Return why a call of the operating system failed, to be used inside a sentence."""
+    return (error.strerror or str(error)).lower()
+
+
 _ADVICE = {
     28: " Free disk space and run again: finished tasks are kept.",
     13: " Check the permissions.",

@@ -132,7 +132,6 @@ class Condition:
         return mask
 
     def describe(self) -> str:
-        """Return the condition in words."""
         if self.values is None:
             return " and ".join(f"{self.column} {b.replace('_', ' ')} {n}" for b, n in self.bounds)
         names = ", ".join(map(str, self.values))
@@ -190,11 +189,9 @@ class Applies:
 
     @functools.cached_property
     def columns(self) -> tuple[str, ...]:
-        """The columns that decide."""
         return tuple(condition.column for condition in self.where)
 
     def to_source(self, name: str) -> bool:
-        """Return whether the stage applies to documents of a source."""
         return self.sources is None or name in self.sources
 
     def to_rows(self, column: Callable[[str], pa.Array]) -> NDArray[np.bool_]:
@@ -215,7 +212,6 @@ class Applies:
         return view.select(rows), rows
 
     def describe(self) -> str:
-        """Return in words where the stage applies."""
         names = [] if self.sources is None else [f"sources {', '.join(self.sources)}"]
         return "; ".join([*names, *(condition.describe() for condition in self.where)])
 

@@ -19,7 +19,7 @@ from corpuskit import yamlreader
 from corpuskit.engine import registry
 from corpuskit.engine.applies import EVERYWHERE, SOURCES, WHERE, Applies
 from corpuskit.engine.settings import PipelineSettings, keys_at
-from corpuskit.errors import ConfigError, UsageError, suggest
+from corpuskit.errors import ConfigError, UsageError, suggest, system_reason
 from corpuskit.paths import is_name
 from corpuskit.stage import Source, Stage
 
@@ -55,7 +55,6 @@ class Step:
 
     @property
     def source(self) -> Source:
-        """The stage of a step that is a source."""
         assert isinstance(self.stage, Source), "of one in `sources`"
         return self.stage
 
@@ -95,7 +94,6 @@ class PipelineFile:
     """`file:line:column` of each setting that the file gives, by its name as in `executor.kind`."""
 
     def sources_of(self, step: Step) -> tuple[Step, ...]:
-        """Return the sources that a stage applies to."""
         return tuple(source for source in self.sources if step.applies.to_source(source.label))
 
 
@@ -331,8 +329,7 @@ class _YamlFile:
         try:
             text = path.read_text("utf-8")
         except OSError as error:
-            reason = (error.strerror or str(error)).lower()
-            raise UsageError(f"{path}: cannot be read: {reason}.") from None
+            raise UsageError(f"{path}: cannot be read: {system_reason(error)}.") from None
         except UnicodeDecodeError as error:
             raise UsageError(f"{path}: byte {error.start} is not UTF-8.") from None
         root = yamlreader.compose(text, str(path))

@@ -136,7 +136,6 @@ class UnitWork:
         self._publish(path, role, folder, source=source, rows=rows, first=first, last=last)
 
     def write_ledger(self) -> None:
-        """Publish the ledger part of this unit, if it has rows."""
         if not self._ledger.rows:
             return
         path = self._scratch_path(".parquet")
@@ -149,7 +148,6 @@ class UnitWork:
         self._ledger = LedgerWriter()
 
     def write_measures(self) -> None:
-        """Publish what the stages of this unit measured."""
         for file in self.measures.files():
             self._publish(
                 file.path, f"{MEASURES}{file.label}", f"measures/{file.label}", rows=file.rows,

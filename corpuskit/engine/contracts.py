@@ -63,7 +63,6 @@ class Contract:
         return (*subject, f"{sign} {limit}", share, self.verdict)
 
     def facts(self) -> dict[str, Any]:
-        """Return it as JSON values."""
         return {**dataclasses.asdict(self), "cells": list(self.cells())}
 
 

@@ -66,7 +66,6 @@ def without_texts(batch: pa.RecordBatch, view: View, keep: NDArray[np.bool_]) ->
 
 
 def _texts(run: RunDirectory, part: Part) -> Texts:
-    """Yield the texts of a part from its input files."""
     source = run.plan.source(part.source).for_texts()
     assert source is not None, "the plan made sure of it"
     pieces = [

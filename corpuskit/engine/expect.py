@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from corpuskit.engine.config import PipelineFile, Step
 
-Path = tuple[str, ...]
+KeyPath = tuple[str, ...]
 
 TOKENS = "tokens"
 """Key of the bounds on what packing leaves, beside the labels of stages."""
@@ -45,7 +45,7 @@ class Bound(NamedTuple):
 
     stage: str
     source: str
-    path: Path
+    path: KeyPath
     limit: float
 
 
@@ -67,7 +67,7 @@ def bounds_of(expect: Mapping[str, Any], sources: Sequence[str]) -> list[Bound]:
     return bounds
 
 
-def _numbers(values: Mapping[str, Any]) -> Iterator[tuple[Path, Any]]:
+def _numbers(values: Mapping[str, Any]) -> Iterator[tuple[KeyPath, Any]]:
     for key, value in values.items():
         inner = _numbers(value) if isinstance(value, dict) else [((), value)]
         yield from (((key, *path), number) for path, number in inner)
@@ -100,7 +100,6 @@ class ExpectCheck:
         self.sources, self.locations = sources, locations
 
     def check(self, expect: Mapping[str, Any]) -> None:
-        """Check all of it."""
         for label, limits in self._items((), expect, (*self.stages, TOKENS)):
             keys = ("min",) if label == TOKENS else BOUNDS
             for key, value in self._items((label,), limits, (*keys, *self.sources)):
@@ -112,12 +111,12 @@ class ExpectCheck:
                 for bound, number in self._items((label, key), value, keys):
                     self._bound((label, key), (bound,), number)
 
-    def _refuse(self, path: Path, problem: str, hint: str = "") -> NoReturn:
+    def _refuse(self, path: KeyPath, problem: str, hint: str = "") -> NoReturn:
         name = ".".join(("expect", *path))
         raise ConfigError(self.locations.get(name, "expect"), f"{name} {problem}", hint)
 
     def _items(
-        self, path: Path, values: Any, names: Collection[str], parameters: Mapping[str, str] = {}
+        self, path: KeyPath, values: Any, names: Collection[str], parameters: Mapping[str, str] = {}
     ) -> Iterable[tuple[str, Any]]:
         """Return keys and values of what must be a mapping from known names."""
         if not isinstance(values, dict):
@@ -129,7 +128,7 @@ class ExpectCheck:
                 self._refuse((*path, key), "is no stage, source, bound or rule here.", hint)
         return values.items()
 
-    def _bound(self, owner: Path, path: Path, value: Any) -> None:
+    def _bound(self, owner: KeyPath, path: KeyPath, value: Any) -> None:
         """Check a bound, or those of all rules or labels."""
         stage = self.stages.get(owner[0])
         if path == ("rules",) and stage is not None:
@@ -148,7 +147,7 @@ class ExpectCheck:
             self._refuse((*owner, *path), problem)
 
 
-def _problem(stage: Stage, path: Path, value: Any) -> str:
+def _problem(stage: Stage, path: KeyPath, value: Any) -> str:
     """Return what is wrong with a share, or why it would say nothing; "" if it is sound."""
     is_share = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 1
     vacuous = 0 if path[0] == "min_keep" else 1

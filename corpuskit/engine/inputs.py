@@ -26,6 +26,7 @@ from corpuskit.formats.batch import MAX_ORDINAL
 from corpuskit.formats.manifest import dump_checked, load_checked
 from corpuskit.stage import InputFile, Slice
 from corpuskit.storage import bare_address, find_files, find_named, is_remote, stat_input
+from corpuskit.storage.search import WILDCARDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from corpuskit.storage import FoundFile, Store
 
 INPUTS = "inputs.json"
-_GLOB = "*?["
 
 SHARED_CELLS = 8
 """Slices share a unit up to cell_bytes / SHARED_CELLS of text. More would leave workers without
@@ -74,7 +74,6 @@ class Inputs:
 
     @functools.cached_property
     def numbered(self) -> list[tuple[InputFile, Slice]]:
-        """Every slice with its file."""
         pairs = zip(self.files, self.slices, strict=True)
         return [(file, piece) for file, pieces in pairs for piece in pieces]
 
@@ -330,7 +329,6 @@ def _expand(step: Step) -> list[tuple[FoundFile, str]]:
 
 
 def _matches(patterns: Sequence[str]) -> list[tuple[FoundFile, str]]:
-    """Return the files that patterns match."""
     kinds = {is_remote(pattern) or pattern.startswith("hf://") for pattern in patterns}
     if len(kinds) > 1:
         raise UsageError("mixes local paths and addresses. Make two sources of it.")
@@ -344,7 +342,7 @@ def _matches(patterns: Sequence[str]) -> list[tuple[FoundFile, str]]:
             else [(file, file.address) for file in find_files(pattern)]
         )
         if not matches:
-            hint = "Check the path" if not set(pattern) & set(_GLOB) else "Check the pattern"
+            hint = "Check the pattern" if WILDCARDS & set(pattern) else "Check the path"
             hint += "." if remote else f"; it is relative to the working directory {os.getcwd()!r}."
             raise UsageError(f"no file matches {pattern!r}. {hint}")
         pairs += matches
@@ -359,6 +357,6 @@ def _root(pattern: str, separator: str) -> str:
     """Return the folder before the first wildcard, or of the file."""
     parts = pattern.split(separator)
     for index, part in enumerate(parts[:-1]):
-        if set(part) & set(_GLOB):
+        if WILDCARDS & set(part):
             return separator.join(parts[:index]) or ("/" if pattern.startswith("/") else ".")
     return separator.join(parts[:-1]) or ("/" if pattern.startswith("/") else ".")

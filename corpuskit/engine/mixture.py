@@ -77,7 +77,6 @@ class Mixture:
     sources: tuple[MixtureRow, ...]
 
     def facts(self) -> dict[str, Any]:
-        """Return it as JSON values."""
         return dataclasses.asdict(self)
 
 
@@ -154,9 +153,8 @@ def _rows_of_stage(plan: Mapping[str, Any], stage: Mapping[str, Any]) -> list[Mi
 def _rows(
     plan: Mapping[str, Any], stage: str, counts: Sequence[int], shares: Sequence[float]
 ) -> list[MixtureRow]:
-    """Return the table of rows taken of each source."""
     sources, width = plan["sources"], plan["seq_len"] + 1
-    tokens = [_part(source, "tokens", num) for source, num in zip(sources, counts, strict=True)]
+    tokens = [_of_rows(source, "tokens", num) for source, num in zip(sources, counts, strict=True)]
     total = sum(tokens)
     return [
         MixtureRow(
@@ -164,7 +162,7 @@ def _rows(
             source=source["name"],
             rows=rows,
             tokens=num,
-            documents=_part(source, "documents", rows),
+            documents=_of_rows(source, "documents", rows),
             epochs=rows / source["rows"],
             max_epochs=source["max_epochs"],
             planned_ratio=share,
@@ -175,7 +173,7 @@ def _rows(
     ]
 
 
-def _part(source: Mapping[str, Any], name: str, rows: int) -> int:
+def _of_rows(source: Mapping[str, Any], name: str, rows: int) -> int:
     return round(Fraction(source[name] * rows, source["rows"]))
 
 

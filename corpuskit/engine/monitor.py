@@ -115,7 +115,6 @@ class RunMonitor:
             self._is_foreign = True
 
     def look(self) -> RunProgress:
-        """Return how far the run is now."""
         if self._clock() - self._planned > PLAN_SECONDS:
             self._planned = self._clock()
             if _digest(self.run.store) != self._plan:
@@ -169,7 +168,6 @@ class RunMonitor:
         return seal if is_same(seal.fingerprint, fingerprint) else None
 
     def _fingerprint(self, phase: Phase) -> str:
-        """Return the fingerprint under which the phase is run."""
         expected = self.run.fingerprint(phase)
         if self._is_foreign:
             for name in self.run.store.list(f"manifests/{phase.name}"):

@@ -77,7 +77,6 @@ class PhaseStatus:
     units_reused: int = 0
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as JSON values; the phase is its name."""
         fields = {name: value for name, value in vars(self).items() if name != "phase"}
         return {"phase": self.phase.name, **fields, "stages": list(self.phase.labels)}
 
@@ -123,26 +122,26 @@ def cut_tasks(phase: Phase, fingerprint: str, units: Sequence[Unit], num: int | 
     if num is None:
         size = sum(unit.text_bytes for unit in units)
         num = max(-(-size // TASK_BYTES), MIN_TASKS)
-    groups = _groups([max(unit.text_bytes, 1) for unit in units], min(num, len(units)))
+    ranges = _even_ranges([max(unit.text_bytes, 1) for unit in units], min(num, len(units)))
     return [
         Task(phase.index, fingerprint, tuple(unit.number for unit in units[begin:end]))
-        for begin, end in groups
+        for begin, end in ranges
     ]
 
 
-def _groups(sizes: Sequence[int], num: int) -> list[tuple[int, int]]:
+def _even_ranges(sizes: Sequence[int], num: int) -> list[tuple[int, int]]:
     """Cut a list into `num` ranges, about equal in size and none of them empty."""
-    groups: list[tuple[int, int]] = []
+    ranges: list[tuple[int, int]] = []
     remaining = sum(sizes)
     begin = size = 0
     for index, size_of_unit in enumerate(sizes):
         size += size_of_unit
-        num_left = num - len(groups) - 1
+        num_left = num - len(ranges) - 1
         if num_left and (size * (num_left + 1) >= remaining or len(sizes) - index - 1 <= num_left):
-            groups.append((begin, index + 1))
+            ranges.append((begin, index + 1))
             remaining -= size
             begin, size = index + 1, 0
-    return [*groups, (begin, len(sizes))] if begin < len(sizes) else groups
+    return [*ranges, (begin, len(sizes))] if begin < len(sizes) else ranges
 
 
 class PhaseWork:
@@ -217,7 +216,6 @@ class PhaseWork:
         return [task for task in remaining if task.units]
 
     def status(self) -> PhaseStatus:
-        """Return what would happen now."""
         rows = sum(unit.rows for unit in self.units)
         size = sum(unit.text_bytes for unit in self.units)
         num = len(self.units)

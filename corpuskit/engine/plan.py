@@ -114,15 +114,12 @@ class Plan:
 
     @property
     def settings(self) -> PipelineSettings:
-        """The settings of the pipeline file."""
         return self.file.settings
 
     def step(self, label: str) -> Step:
-        """Return a step by its label."""
         return next(step for step in self.file.steps if step.label == label)
 
     def source(self, label: str) -> Source:
-        """Return the configured format of a source."""
         return next(step.source for step in self.file.sources if step.label == label)
 
     def current_pass(self, phase: Phase) -> Pass:
@@ -190,7 +187,6 @@ class Plan:
         return dataclasses.replace(self, file=dataclasses.replace(self.file, settings=settings))
 
     def to_json(self) -> dict[str, Any]:
-        """Return what `from_json` needs."""
         return {
             "format": 1,
             "path": self.file.path,
@@ -357,7 +353,6 @@ class _Builder:
             self.flush()
 
     def expand(self, step: Step, stage: GlobalStage) -> None:
-        """Append the passes of a global stage."""
         if stage.reads == "documents" and not self._reads_input(step, stage):
             self.flush()
         if self.role != stage.reads:
@@ -685,7 +680,6 @@ def _check_reference_runs(runs: tuple[str, ...], output: str) -> None:
 
 
 def _declared(file: PipelineFile) -> Mapping[str, pa.DataType]:
-    """Return the columns that sources declare."""
     types: dict[str, pa.DataType] = {}
     for step in file.sources:
         for name, kind in step.source.declared().items():

@@ -52,7 +52,6 @@ class StageSoFar:
 
     @property
     def kept_ratio(self) -> float:
-        """Share of the documents that it has kept."""
         return self.num_out / self.num_in if self.num_in else 1.0
 
 
@@ -90,12 +89,10 @@ class PhaseCount:
 
     @property
     def documents(self) -> int:
-        """Documents that were read."""
         return total(self.counters, "read/") if self.phase.is_stream else self.rows
 
     @property
     def text_bytes(self) -> int:
-        """Bytes of text that were read."""
         return total(self.counters, "read_bytes/") if self.phase.is_stream else self.unit_bytes
 
     @property
@@ -132,7 +129,6 @@ class PhaseCount:
         return min((self.weight + extra) / self._total, 1.0)
 
     def counters_so_far(self) -> PhaseCounters:
-        """Return what was counted so far."""
         return PhaseCounters(self.counters, self.rows, is_final=False)
 
     def _add(self, name: str, manifest: Manifest) -> None:
@@ -278,7 +274,6 @@ class RunProgress:
     note: str = ""
 
     def facts(self) -> dict[str, Any]:
-        """Return the same as JSON values."""
         facts = dataclasses.asdict(self)
         facts["funnel"] = [
             {**dataclasses.asdict(row), "kept_ratio": round(row.kept_ratio, 6)}
@@ -339,7 +334,6 @@ class Tracker:
             self._forecast.restart(self._compiled, self._share())
 
     def look(self) -> None:
-        """Count the manifests that are new."""
         if self.count is not None and self.count.look():
             self._changed = self._clock()
             self._forecast.note(self._changed, self._share())
@@ -364,7 +358,6 @@ class Tracker:
         self.count, self._changed = None, now
 
     def progress(self, state: RunState = "running", note: str = "") -> RunProgress:
-        """Return how far the run is now."""
         now = self._clock()
         counters = dict(self._counters)
         current = next(
@@ -398,7 +391,6 @@ class Tracker:
         return "" if is_over else self._compiling
 
     def _running(self, now: float, state: PhaseState) -> PhaseProgress:
-        """Return how far the current phase is."""
         count = self.count
         assert count is not None, "asked while a phase runs"
         documents, size = (
@@ -429,7 +421,6 @@ class Tracker:
             self._forecast.expected[need.phase] = need.cpu_seconds / busy
 
     def num_workers(self) -> int:
-        """Return how many tasks may run at the same time."""
         executor = self.run.plan.settings.executor
         slots = executor.slurm.slots if executor.kind == "slurm" else 1
         return executor.processes * slots

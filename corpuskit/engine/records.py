@@ -242,7 +242,6 @@ class Profile:
                     self._names((at, "value", field.name), view.batch.column(index), sizes)
 
     def applied(self, label: str, stage: StreamingStage, view: View, outcome: Outcome) -> None:
-        """Count what a stage saw and did."""
         sizes = view.text.sizes()
         self._add((label, "seen", ""), len(sizes), int(sizes.sum()))
         if outcome.codes is not None:
@@ -377,7 +376,7 @@ def _most_frequent(
 IDS = "ids"
 """Role, and folder, of the parts by which `corpuskit why` finds ids and URLs."""
 
-ID_SCHEMA = pa.schema([("hash", pa.uint64()), ("key", pa.int64()), ("kind", pa.uint8())])
+ID_COLUMNS = ("hash", "key", "kind")
 
 ID, URL = 0, 1
 """In `kind`: what was hashed."""
@@ -406,9 +405,7 @@ class Identities:
 
     def __init__(self, source: str) -> None:
         self._source = source
-        self._hashes: list[NDArray[np.uint64]] = []
-        self._keys: list[NDArray[np.int64]] = []
-        self._kinds: list[NDArray[np.uint8]] = []
+        self._columns: list[tuple[NDArray[np.generic], ...]] = []
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Take the documents of a batch, as they were read."""
@@ -426,15 +423,11 @@ class Identities:
         self._add(ids, numbers(pc.not_equal(ids, derived)), keys, ID)
 
     def write(self, path: Path) -> int:
-        """Write the run and return its rows; without any, nothing is written."""
-        num = sum(map(len, self._hashes))
+        """Write a shuffle file and return its rows; without any, nothing is written."""
+        num = sum(len(hashes) for hashes, *_ in self._columns)
         if num:
-            columns = {
-                "hash": np.concatenate(self._hashes),
-                "key": np.concatenate(self._keys),
-                "kind": np.concatenate(self._kinds),
-            }
-            write_shuffle(path, columns)
+            columns = map(np.concatenate, zip(*self._columns, strict=True))
+            write_shuffle(path, dict(zip(ID_COLUMNS, columns, strict=True)))
         return num
 
     def _add(
@@ -445,6 +438,5 @@ class Identities:
             return
         chosen_names = names.take(pa.array(rows)).cast(pa.binary()).to_pylist()
         digests = b"".join(hashlib.blake2b(name, digest_size=8).digest() for name in chosen_names)
-        self._hashes.append(np.frombuffer(digests, "<u8").astype(np.uint64))
-        self._keys.append(keys[rows])
-        self._kinds.append(np.full(len(rows), kind, np.uint8))
+        hashes = np.frombuffer(digests, "<u8").astype(np.uint64)
+        self._columns.append((hashes, keys[rows], np.full(len(rows), kind, np.uint8)))

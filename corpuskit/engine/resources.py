@@ -13,6 +13,7 @@ import os
 import re
 import shutil
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +24,7 @@ from corpuskit.formats.manifest import total
 from corpuskit.stage import CellStage, Cost, GlobalStage, Volume
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
     from corpuskit.engine.applies import Applies
     from corpuskit.engine.phase import PhaseStatus
@@ -99,11 +100,15 @@ class ResourceEstimate:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Reading:
+class _InputVolume:
     """What a phase reads; `is_exact` when somebody has counted it."""
 
     volume: Volume
     is_exact: bool
+
+
+_BySource = Mapping[str, tuple["Source", _InputVolume]]
+"""Each source with what the phase reads of it."""
 
 
 def estimate_resources(
@@ -116,9 +121,9 @@ def estimate_resources(
     """
     settings = run.plan.settings
     is_limited = any(step.applies.sources for step in run.plan.file.steps)
-    texts = _by_source(run) if first == 0 or is_limited else {}
-    sources = texts if first == 0 else {}
-    readings: dict[int | None, _Reading] = {None: _together(sources)}
+    texts: _BySource = _by_source(run) if first == 0 or is_limited else {}
+    sources: _BySource = texts if first == 0 else {}
+    readings: dict[int | None, _InputVolume] = {None: _total_of(sources)}
     estimates: list[ResourceEstimate] = []
     resident: dict[str, int] = {}
     written_bytes: dict[int, int] = {}
@@ -133,9 +138,9 @@ def estimate_resources(
         volume = dataclasses.replace(
             reading.volume, given=facts, task_memory_bytes=settings.task_memory_bytes
         )
-        readings[phase.index] = _Reading(volume, is_exact=False)
+        readings[phase.index] = _InputVolume(volume, is_exact=False)
         volume = _of_sources(volume, run.plan.applies(phase), texts)
-        reading = _Reading(volume, reading.is_exact)
+        reading = _InputVolume(volume, reading.is_exact)
         costs = _costs(run, phase, volume, sources, texts)
         resident |= {label: cost.resident_bytes for label, cost in costs.items()}
         share = share_left if phase.index == first else 1.0
@@ -208,7 +213,7 @@ def first_to_run(statuses: Iterable[PhaseStatus]) -> tuple[int, float] | None:
 
 
 def _estimate(
-    phase: Phase, reading: _Reading, costs: Iterable[Cost], share: float, workers: int,
+    phase: Phase, reading: _InputVolume, costs: Iterable[Cost], share: float, workers: int,
     before: EarlierUse | None,
 ) -> ResourceEstimate:  # fmt: skip
     """Return what a phase estimates, without what its models hold in memory."""
@@ -240,9 +245,8 @@ def _estimate(
 
 
 def _costs(
-    run: RunDirectory, phase: Phase, volume: Volume,
-    sources: Mapping[str, tuple[Source, _Reading]], texts: Mapping[str, tuple[Source, _Reading]],
-) -> dict[str, Cost]:  # fmt: skip
+    run: RunDirectory, phase: Phase, volume: Volume, sources: _BySource, texts: _BySource
+) -> dict[str, Cost]:
     """Return what each part of a phase costs, by name.
 
     Args:
@@ -269,9 +273,7 @@ def _costs(
     return costs
 
 
-def _of_sources(
-    volume: Volume, applies: Applies, texts: Mapping[str, tuple[Source, _Reading]]
-) -> Volume:
+def _of_sources(volume: Volume, applies: Applies, texts: _BySource) -> Volume:
     """Return the share of a volume that is of the sources of a stage, by their shares of text."""
     if applies.sources is None:
         return volume
@@ -305,8 +307,7 @@ def _earlier_use(seal: Seal | None) -> EarlierUse | None:
     return EarlierUse(cpu, num_bytes, size, kept_bytes)
 
 
-def _together(sources: Mapping[str, tuple[Source, _Reading]]) -> _Reading:
-    """Return how much text the inputs hold."""
+def _total_of(sources: _BySource) -> _InputVolume:
     readings = [reading for _, reading in sources.values()]
     volumes = [reading.volume for reading in readings]
     together = Volume(
@@ -315,11 +316,10 @@ def _together(sources: Mapping[str, tuple[Source, _Reading]]) -> _Reading:
         cells=sum(volume.cells for volume in volumes),
         cell_bytes=max((volume.cell_bytes for volume in volumes), default=0),
     )
-    return _Reading(together, all(reading.is_exact for reading in readings))
+    return _InputVolume(together, all(reading.is_exact for reading in readings))
 
 
-def _by_source(run: RunDirectory) -> dict[str, tuple[Source, _Reading]]:
-    """Return each source with what its files hold."""
+def _by_source(run: RunDirectory) -> _BySource:
     cell = run.plan.settings.cell_bytes
     sizes: dict[str, list[tuple[int, bool]]] = {step.label: [] for step in run.plan.file.sources}
     stages = {name: run.plan.source(name) for name in sizes}
@@ -336,12 +336,12 @@ def _by_source(run: RunDirectory) -> dict[str, tuple[Source, _Reading]]:
             cells=sum(max(-(-size // cell), 1) for size, _ in pairs),
             cell_bytes=max((min(size, cell + BATCH_BYTES) for size, _ in pairs), default=0),
         )
-        reading = _Reading(volume, all(is_known for _, is_known in pairs))
+        reading = _InputVolume(volume, all(is_known for _, is_known in pairs))
         by_source[name] = stages[name], reading
     return by_source
 
 
-def _sealed(run: RunDirectory, phase: Phase, volume: Volume) -> _Reading:
+def _sealed(run: RunDirectory, phase: Phase, volume: Volume) -> _InputVolume:
     """Return how much a finished phase has left for those that read its parts."""
     seal = run.seal(phase.index)
     parts = seal.by_role("documents")
@@ -353,13 +353,13 @@ def _sealed(run: RunDirectory, phase: Phase, volume: Volume) -> _Reading:
             cells=len(parts),
             cell_bytes=int(sizes.max(initial=0)),
         )
-        return _Reading(exact, is_exact=True)
+        return _InputVolume(exact, is_exact=True)
     if phase.is_stream or isinstance(_last(run, phase), GlobalStage):
         role = "packed" if phase.is_stream else "tokens"
         packed = seal.by_role(role)
         size = int(packed.column("size_bytes").sum()) if len(packed) else volume.packed_bytes
-        return _Reading(dataclasses.replace(volume, packed_bytes=size), is_exact=True)
-    return _Reading(volume, is_exact=True)
+        return _InputVolume(dataclasses.replace(volume, packed_bytes=size), is_exact=True)
+    return _InputVolume(volume, is_exact=True)
 
 
 def _last(run: RunDirectory, phase: Phase) -> object:

@@ -171,7 +171,6 @@ class RunDirectory:
         return DataError(f"{file}: {problem}; run the same command again, and it is made again.")
 
     def seal_name(self, phase: Phase) -> str:
-        """Return the name of a phase's seal."""
         return f"manifests/{phase.name}/seal.json"
 
     def read_seal(self, phase: Phase, store: Store | None = None) -> Seal | None:
@@ -215,7 +214,6 @@ class RunDirectory:
         return self._seals[index]
 
     def set_seal(self, phase: Phase, seal: Seal) -> None:
-        """Remember the current seal of a phase."""
         self._seals[phase.index] = seal
 
     def manifest_names(self, phase: Phase, fingerprint: str) -> list[str]:

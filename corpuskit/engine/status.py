@@ -63,7 +63,6 @@ class FunnelRow:
 
     @property
     def is_source(self) -> bool:
-        """Whether the row is that of a source."""
         return self.kind == "source"
 
     @property
@@ -354,11 +353,9 @@ class Jobs:
     problem: str = ""
 
     def describe(self, state: JobState) -> str:
-        """Return the state of a job in words."""
         return "unknown" if self.problem else state.description
 
     def facts(self) -> dict[str, Any]:
-        """Return the same as JSON values."""
         jobs = [
             {
                 **dataclasses.asdict(state.job), "elements": state.elements,

@@ -99,7 +99,6 @@ class ByteSpans(NamedTuple):
 
     @classmethod
     def empty(cls) -> ByteSpans:
-        """Return no spans."""
         return cls(*(np.empty(0, np.int64) for _ in range(3)))
 
     def take(self, mask: NDArray[np.bool_]) -> ByteSpans:

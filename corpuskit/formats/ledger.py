@@ -117,11 +117,9 @@ class LedgerWriter:
 
     @property
     def rows(self) -> int:
-        """Rows collected so far."""
         return sum(table.num_rows for table in self._tables)
 
     def add(self, entries: Entries) -> None:
-        """Collect the rows of one stage and batch."""
         num = len(entries.keys)
         if num == 0:
             return

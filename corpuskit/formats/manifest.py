@@ -129,15 +129,12 @@ class RoleParts(Sequence[Part]):
         return map(Part, *(columns[name] for name in FIELDS))
 
     def column(self, name: str) -> NDArray[np.integer[Any]]:
-        """Return a column of numbers (`rows`, `first`...)."""
         return self._numbers[name]
 
     def paths(self) -> list[str]:
-        """Return the paths of all parts."""
         return self.texts("path")
 
     def texts(self, name: str) -> list[str]:
-        """Return a column of texts (`path`, `source`...)."""
         values = self._texts[name]
         return [values] * len(self) if isinstance(values, str) else values
 
@@ -151,7 +148,6 @@ class RoleParts(Sequence[Part]):
         return [self[index] for index in np.flatnonzero(is_within).tolist()]
 
     def of_unit(self, number: int) -> RoleParts:
-        """Return the parts of one unit."""
         return self.of_units(number, number)
 
     def of_units(self, first: int, last: int) -> RoleParts:
@@ -210,11 +206,9 @@ class Parts(Collection[Part]):
         return self._parsed[name]
 
     def roles(self) -> list[RoleParts]:
-        """Return all roles."""
         return [self.role(name) for name in self._lines]
 
     def lines(self) -> list[bytes]:
-        """Return the lines of all roles."""
         return list(self._lines.values())
 
 
@@ -372,7 +366,6 @@ class Manifest:
         return merged
 
     def to_json(self) -> bytes:
-        """Return the file content."""
         parts = [{name: getattr(part, name) for name in FIELDS} for part in self.parts]
         fields = {**self.__dict__, "parts": parts}
         return dump_checked({"format": FORMAT, "kind": "manifest", **fields})
@@ -491,7 +484,6 @@ class Seal:
         return digest_bytes(dump({"phase": self.phase, "sources": parts}))
 
     def by_role(self, role: str) -> RoleParts:
-        """Return the parts of a role in unit order."""
         return self.parts.role(role)
 
     def kept(self) -> list[RoleParts]:

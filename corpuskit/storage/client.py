@@ -242,7 +242,6 @@ class Bucket:
         return guarded
 
     def address(self, key: str) -> str:
-        """Return the address of an object."""
         return f"{self.name}/{key}"
 
     def head(self, key: str) -> Entry | None:

@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from corpuskit.errors import DataError, UsageError
+from corpuskit.errors import DataError, UsageError, system_reason
 from corpuskit.storage.faults import cleaning, fault_point
 from corpuskit.storage.store import SCRATCH, DamagedError, Store, digest_part
 
@@ -319,7 +319,7 @@ def write_whole(path: Path, content: bytes) -> None:
         scratch.write_bytes(content)
         os.replace(scratch, path)
     except OSError as error:
-        reason = (error.strerror or str(error)).lower()
+        reason = system_reason(error)
         raise UsageError(f"{path}: cannot be written: {reason}. Check the path.") from None
     finally:
         with contextlib.suppress(OSError):

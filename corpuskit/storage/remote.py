@@ -280,7 +280,6 @@ class ObjectFile(io.BufferedIOBase):
 
     @property
     def name(self) -> str:
-        """The address."""
         return self._bucket.address(self._key)
 
     def _open(self) -> Entry:

@@ -11,7 +11,7 @@ import os
 import stat
 from typing import TYPE_CHECKING
 
-from corpuskit.errors import UsageError
+from corpuskit.errors import UsageError, system_reason
 from corpuskit.storage.client import open_bucket, split
 from corpuskit.storage.store import FoundFile
 
@@ -276,5 +276,5 @@ def _dangling_link(link: str) -> UsageError:
 
 
 def _unreadable(path: str, error: OSError) -> UsageError:
-    reason = (error.strerror or str(error)).lower()
+    reason = system_reason(error)
     return UsageError(f"{path or '.'!r} cannot be read: {reason}. Nothing is left out: correct it.")

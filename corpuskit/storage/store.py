@@ -62,7 +62,6 @@ class Stored:
         return self.store.where(self.name)
 
     def open(self) -> pa.NativeFile:
-        """Open it for reading from any position."""
         return self.store.open(self.name)
 
     @property
@@ -227,7 +226,6 @@ class Store(ABC):
         """Return the size of `name` in bytes, None if it is not there."""
 
     def exists(self, name: str) -> bool:
-        """Return whether `name` was published."""
         return self.size(name) is not None
 
     @abstractmethod

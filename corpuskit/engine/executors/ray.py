@@ -95,7 +95,6 @@ class RayLauncher(Launcher):
         return _RayRound(self, tasks, on_event).run()
 
     def context(self) -> WorkerContext:
-        """Return what every worker of this run gets."""
         address = self.store.address
         if not is_remote(address):
             address = os.path.abspath(address)
@@ -103,7 +102,6 @@ class RayLauncher(Launcher):
         return WorkerContext(address, digest, os.getcwd(), self._token, self.plan_seconds)
 
     def remote(self) -> Any:
-        """Return the remote function, with what it reserves."""
         environment = dict(ENVIRONMENT)
         hosts = {node["NodeManagerHostname"] for node in _nodes()}
         if hosts == {socket.gethostname()}:

@@ -325,7 +325,6 @@ def _absolute(store: Store) -> str:
 
 
 def _ask(command: Sequence[str], text: str | None = None) -> subprocess.CompletedProcess[str]:
-    """Run a command of Slurm's."""
     if shutil.which(command[0]) is None:
         raise UsageError(f"{command[0]} is not installed here. Submit from a login node of Slurm.")
     try:
