@@ -62,7 +62,7 @@ class Import(NamedTuple):
 
 
 class SourceFile(NamedTuple):
-    """What a source file says.
+    """What is known of a source file.
 
     Attributes:
         imports: that run, in the order of the text.
@@ -127,9 +127,10 @@ def label(path: Path) -> str:
 
 @functools.cache
 def read(path: Path) -> SourceFile:
-    """Return what a file says, by its content when this process first asks.
+    """Return imports and digest of a file, by its content at the first call in this process.
 
-    A compiled extension, or text that Python cannot parse, imports nothing and counts byte by byte.
+    A compiled extension, or text that Python cannot parse, has no imports and the digest of its
+    bytes.
     """
     content = path.read_bytes()
     key = hashlib.blake2b(content, digest_size=16).hexdigest()
@@ -141,7 +142,7 @@ def read(path: Path) -> SourceFile:
     return cache.sources[key]
 
 
-# ---------------------------------------------------------------- what a file says
+# ---------------------------------------------------------------- parsing a file
 
 _UNDECIDING = frozenset({"cost", "text_speed", "oracle", "examples"})
 """Members of a stage that no run asks while it decides: estimates, a test, a demonstration."""
@@ -378,6 +379,7 @@ def kernel_digest(path: Path) -> str:
     """Return the name of the folder of a file's compiled kernels.
 
     It holds a hash of the file, of all kernels that it imports, and of the compiler's version.
+    Numba itself caches by path, so each clone of the repository compiled for 81 CPU s.
     """
     digest = hashlib.blake2b(compiler_version().encode(), digest_size=8)
     for source in closure(path):

@@ -30,12 +30,12 @@ Model = TypeVar("Model", bound=BaseModel)
 KeyPath = tuple[str | int, ...]
 MATERIALIZE = "materialize"
 AS = "as"
-"""Key of a stage that says what it is called, in place of its name."""
+"""Key of a stage: its label, instead of its name."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """One configured stage, where the file mentions it, and what the file says besides."""
+    """One configured stage: its parameters, its location in the file, and where it applies."""
 
     label: str
     name: str
@@ -129,7 +129,7 @@ def step_yaml(step: Step) -> str:
 
 
 def pipeline_yaml(file: PipelineFile) -> str:
-    """Return a pipeline file that says the same; defaults and comments are left out."""
+    """Return an equivalent pipeline file, without defaults and comments."""
     settings = file.settings.model_dump(mode="json", exclude_defaults=True)
     lines = [f"{_flow({key: value})}" for key, value in settings.items() if key != "card"]
     lines.append("sources:")
@@ -306,7 +306,7 @@ _TAKEN = {
 
 
 def _label_problem(label: Any, name: str, labels: set[str]) -> str:
-    """Return why a stage cannot be called so."""
+    """Return why a stage cannot have a label, or ""."""
     if not (isinstance(label, str) and label.isidentifier()):
         return f"must be made of letters, digits and _, got {label!r}."
     if label in labels:
@@ -423,7 +423,7 @@ class _YamlFile:
             rename = rename or {}
             accepted = [rename.get(f, f) for f in model.model_fields] + list(extra)
             # A misspelt key makes another one missing: a missing key is reported last. Of a value
-            # that may have several types, a wrong value says more than a wrong type.
+            # that may have several types, a wrong value is more helpful than a wrong type.
             first = min(
                 (
                     (e["type"] == "missing", _order(self.where((*keys, *e["loc"][:1])))),
@@ -462,9 +462,7 @@ class _YamlFile:
         message = str(error["msg"]).removeprefix("Value error, ")
         parameter = re.match(r"\w+", message)
         key = rename.get(parameter[0], parameter[0]) if parameter else ""
-        if (
-            not loc and key in accepted
-        ):  # a check of the whole model that says which parameter it is
+        if not loc and key in accepted:  # a check of the whole model that names the parameter
             full = (*keys, key)
         message = message.replace("Input should be", "must be").replace("a valid ", "a ")
         message = message.replace("a integer", "an integer")
@@ -516,7 +514,7 @@ def _stage_name(item: Any) -> str | None:
 
 
 def label_of(name: str, seen: dict[str, int], params: Any) -> Any:
-    """Return what a stage is called: as it says, else its name, or `name_2` if it is the second."""
+    """Return the label of a stage: its `as`, else its name, or `name_2` if it is the second."""
     if isinstance(params, dict) and AS in params:
         return params[AS]
     seen[name] = seen.get(name, 0) + 1

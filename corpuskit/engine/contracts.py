@@ -86,7 +86,7 @@ def contracts(
     ):
         is_of_stage = bound.stage != TOKENS and bound.source
         if is_of_stage and not run.plan.step(bound.stage).applies.to_source(bound.source):
-            continue  # it says nothing about documents that the stage never meets
+            continue  # the stage never sees documents of this source
         facts = (bound.stage, bound.source, ".".join(bound.path), bound.limit)
         row = rows[PACK if bound.stage == TOKENS else bound.stage]
         if row.state != "done":
@@ -151,7 +151,7 @@ def losses(
 ) -> Iterator[str]:
     """Yield a warning for each source that lost nearly everything in one stage.
 
-    Where `expect` says how much the stage may drop of it, that counts instead.
+    A bound in `expect` on what the stage may drop of the source replaces the warning.
 
     Args:
         labels: stages to look at; None = all.

@@ -85,7 +85,7 @@ class Inputs:
         return dict(zip(self.numbers, cut, strict=True))
 
     def facts(self) -> list[Any]:
-        """Return what the fingerprint of the reading phase says about its raw inputs."""
+        """Return the raw inputs as JSON values for the fingerprint of the reading phase."""
         pairs = zip(self.files, self.slices, strict=True)
         files = [
             [f.ordinal, f.source, f.name, f.size_bytes, f.stamp, [[s.begin, s.end] for s in cut]]
@@ -181,7 +181,7 @@ def _level(source: str, name: str) -> int:
 def _cut_units(
     pieces: list[tuple[InputFile, Slice]], sources: Mapping[str, Source], max_bytes: int
 ) -> tuple[int, ...]:
-    """Return where units begin: neighbours of a source share one up to `max_bytes` bytes of text.
+    """Return the indices of slices that begin units of up to `max_bytes` bytes of one source.
 
     A file that is added after the others of its source changes its last unit only.
     """
@@ -197,7 +197,7 @@ def _cut_units(
 
 
 def save_inputs(store: Store, inputs: Inputs, sources: Iterable[Step], cell_bytes: int) -> None:
-    """Remember how the files were cut."""
+    """Store how the files were cut, so that the next run need not read their footers."""
     tails = {step.label: _tail(step, cell_bytes) for step in sources}
     cuts = {
         _cut_key(file, tails[file.source]): [dataclasses.astuple(piece) for piece in cut]

@@ -37,7 +37,7 @@ TASK_BYTES = 256 << 20
 """A task holds at most about this much text: minutes of work, not hours."""
 
 MIN_TASKS = 1024
-"""At least this many tasks when there are units enough: room for workers, whatever their number."""
+"""At least this many tasks when there are enough units, so that any number of workers has work."""
 
 MOST_SHOWN = 5
 """Failures that an error message lists."""
@@ -164,7 +164,7 @@ class PhaseWork:
 
     @functools.cached_property
     def manifests(self) -> dict[str, Manifest]:
-        """The usable manifests at the first time of asking."""
+        """The usable manifests, read once."""
         return {} if self.reused else self.run.manifests(self.phase, self.fingerprint)
 
     @functools.cached_property
@@ -281,7 +281,7 @@ class PhaseWork:
         return earlier.is_edited(source, self.run.chain(self.phase, source))
 
     def discard_broken(self) -> None:
-        """Delete manifests that cannot be used: were a part to come back, they would count.
+        """Delete manifests that cannot be used: if a missing part came back, they would count.
 
         Only the holder of the lock may call it.
         """
@@ -349,7 +349,7 @@ class PhaseWork:
         return [part]
 
     def _write_fixed_names(self, seal: Seal) -> None:
-        """Give files their fixed names; the seal that says what they hold comes after them."""
+        """Write files under their fixed names; the seal with their digests is written later."""
         store = self.run.store
         for role in seal.parts.roles():
             for part in role if role.role.startswith("file:") else ():
@@ -438,7 +438,7 @@ class FailureRecord:
 
 
 def note_failures(run: RunDirectory, phase: Phase, failures: Sequence[TaskFailure]) -> None:
-    """Remember the failures of a phase; best effort, a full disk must not hide them."""
+    """Store the failures of a phase; if the disk is full, they are reported all the same."""
     for failure in failures:
         task = failure.task
         name = f"manifests/{phase.name}/{task.fingerprint}/failed-{task.name}.json"
@@ -492,7 +492,7 @@ def read_failures(run: RunDirectory, phase: Phase) -> list[FailureRecord]:
 def failure_error(phase: Phase, failures: Sequence[TaskFailure | FailureRecord]) -> CorpuskitError:
     """Return the error that names the failed tasks, their logs, and how to go on."""
     if all(failure.code == ContractError.exit_code for failure in failures):
-        return ContractError(failures[0].error)  # every slot says the same
+        return ContractError(failures[0].error)  # every slot reports the same
     lines = [
         f"phase {phase.name}: {len(failures)} of its tasks failed; "
         "the others finished and are kept."

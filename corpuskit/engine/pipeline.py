@@ -211,7 +211,7 @@ def prepared(
     """Yield the run directory of a plan, locked and ready for its tasks.
 
     Args:
-        accept: go on where `expect` does not hold; `plan.json` says so.
+        accept: go on where `expect` does not hold; `plan.json` records it.
 
     Raises:
         UsageError: nothing may be run there.
@@ -284,10 +284,10 @@ def check_phase(
     """Refuse to begin a phase if it, or a later one, will not fit; return what was forced.
 
     Args:
-        force: run all the same, and return why it was not a good idea; otherwise it returns "".
+        force: run all the same, and return what does not fit. Else "" is returned.
         is_started: phases of this run were run already.
         in_slot: this process works for Slurm.
-        available: what there is, if that is known.
+        available: memory and disk; measured if absent.
 
     Raises:
         UsageError: it does not fit, and nothing was run.

@@ -1,8 +1,8 @@
 """Steps become phases: streaming stages are fused, global stages expand into their passes.
 
-A plan is a function of the pipeline file alone; which files there are, how they are cut, and what
-can be reused is found when it runs. Workers rebuild it from `plan.json`. What can be known to fail
-is checked before a plan is made.
+A plan is a function of the pipeline file alone. A run finds which input files there are, how they
+are cut, and what can be reused. Workers rebuild the plan from `plan.json`. Whatever can be known to
+be wrong is refused before a plan is made.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ DOCUMENTS_BELOW_BYTES = 100_000_000_000
 """`documents/` is written by default below this size of the input."""
 
 IN_PROCESS_BELOW_BYTES = 32 << 20
-"""Smaller inputs are worked on by the command itself, if the file says nothing about workers: 32 MB
-of text take about 4 CPU seconds through usual filters, and two workers 2 to start."""
+"""Smaller inputs are processed by the command itself, unless the file sets the workers: 32 MB of
+text take about 4 CPU seconds through usual filters, and two workers take 2 to start."""
 
 
 _INTERNAL = ("work/", "ledger/", "profile/", "measures/", "ids/")
@@ -89,12 +89,12 @@ class Phase:
 
     @property
     def is_read_by_users(self) -> bool:
-        """Whether documents that it writes are results, all with the same columns."""
+        """Whether the documents that it writes are results for users, all with the same columns."""
         return any(not folder.startswith(_INTERNAL) for folder in self.owns)
 
     @property
     def refers(self) -> bool:
-        """Whether its document parts leave most texts where they are, in the input files."""
+        """Whether its document parts lack most texts, which are read from the input files again."""
         return bool(self.pass_name) and self.base is None
 
 
@@ -386,8 +386,8 @@ class _Builder:
     def _reads_input(self, step: Step, stage: GlobalStage) -> bool:
         """Return whether the first pass of a stage runs while the input is read.
 
-        That is where no stage precedes it and texts are cheap to read again: Parquet on disk
-        takes 2 to 3 CPU seconds a GB to read, and 6 to write as a shard. An edit of the stage then
+        It does if no stage precedes it and texts are cheap to read again: a GB of Parquet on disk
+        takes 2 to 3 CPU seconds to read, and 6 to write as a shard. An edit of the stage then
         reads the input again, as it would read the shards.
         """
         is_first = self.base is None and not self.group and not step.applies.is_limited
@@ -403,7 +403,7 @@ class _Builder:
         return not pending and self.phases[self.base or 0].is_stream
 
     def write_documents(self) -> None:
-        """See to it that what survived lies in `documents/`."""
+        """Have the documents that survive written to `documents/`."""
         if self.is_written():
             last = self.phases[-1]
             owns = (*last.owns, "documents/")

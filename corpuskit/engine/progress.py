@@ -1,7 +1,7 @@
-"""How far a run is that runs: phases, tasks, documents, the funnel so far, and how long to go.
+"""Progress of a run: phases, tasks, documents, the funnel so far, and the time left.
 
-`PhaseCount` counts the manifests of the current phase, each read once. `Tracker` adds what the
-process that runs the plan, or a monitor outside of it, reports, and says how far the run is.
+`PhaseCount` counts the manifests of the current phase; each is read once. `Tracker` adds what the
+process that runs the plan, or a monitor outside of it, reports.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class PhaseCount:
         self.weight = self.rows = self.unit_bytes = 0
         self.task_seconds = self.longest_seconds = 0.0
         self.failed: tuple[str, ...] = ()
-        """Names of what is remembered of failed tasks."""
+        """Names of the files about failed tasks."""
 
     @property
     def documents(self) -> int:
@@ -96,7 +96,7 @@ class PhaseCount:
         return total(self.counters, "read_bytes/") if self.phase.is_stream else self.unit_bytes
 
     @property
-    def is_whole(self) -> bool:
+    def is_complete(self) -> bool:
         """Whether every unit is in some manifest."""
         return len(self._done) == len(self.units)
 
@@ -155,8 +155,8 @@ def funnel_so_far(
 ) -> tuple[StageSoFar, ...]:
     """Return what was read of every source and what stages have done so far, in plan order.
 
-    Of finished phases that is what `status.funnel` says; a stage of a phase that runs is measured
-    by the documents that this phase has read so far.
+    For finished phases this equals `status.funnel`; a stage of a running phase is measured by the
+    documents that the phase has read so far.
 
     Args:
         counters: by index of the phase.
@@ -256,7 +256,7 @@ class RunProgress:
         seconds: since the run began, as far as that is known.
         phase_seconds_left, seconds_left: None = not known yet.
         quiet_seconds: since a task was finished, or a phase begun.
-        note: what else there is to say, in one line.
+        note: one line about what hinders the run, if anything.
     """
 
     name: str
@@ -283,7 +283,7 @@ class RunProgress:
 
 
 class Tracker:
-    """Keeps what is known of a run that runs.
+    """Collects the progress of a running run.
 
     Args:
         clock: seconds, of any clock.
@@ -339,7 +339,7 @@ class Tracker:
             self._forecast.note(self._changed, self._share())
 
     def end(self, phase: Phase, seal: Seal, state: PhaseState = "done") -> None:
-        """Note that a phase is finished; what it took is known of one that was begun here."""
+        """Note that a phase is finished; its time is known only if `begin` was called for it."""
         now = self._clock()
         row = dataclasses.replace(self._phases[phase.index], state=state, share=1.0)
         if self.count is not None and state == "done":
@@ -392,7 +392,7 @@ class Tracker:
 
     def _running(self, now: float, state: PhaseState) -> PhaseProgress:
         count = self.count
-        assert count is not None, "asked while a phase runs"
+        assert count is not None, "called while a phase runs"
         documents, size = (
             max(committed, had + reported)
             for committed, had, reported in zip(
@@ -405,7 +405,7 @@ class Tracker:
         )  # fmt: skip
 
     def _share(self) -> float:
-        assert self.count is not None, "asked while a phase runs"
+        assert self.count is not None, "called while a phase runs"
         unfinished = self._before[1] + self._reported[1] - self.count.text_bytes
         return self.count.share(max(unfinished, 0))
 
@@ -428,7 +428,7 @@ class Tracker:
     def _seconds_left(self, now: float) -> tuple[float | None, float | None]:
         """Return about how many seconds this phase, and the whole run, will still take."""
         count = self.count
-        assert count is not None, "asked while a phase runs"
+        assert count is not None, "called while a phase runs"
         waiting = [row.name for index, row in self._phases.items() if index > count.phase.index]
         fallback = None
         if self._is_late:

@@ -287,7 +287,7 @@ class Profile:
     def _dropped(
         self, label: str, stage: StreamingStage, outcome: Outcome, sizes: NDArray[np.int64]
     ) -> None:
-        assert outcome.codes is not None, "only asked about stages that decide"
+        assert outcome.codes is not None, "called for stages that decide"
         rows = np.flatnonzero(outcome.codes)
         reasons = outcome.reasons_of(rows, stage.rules).dictionary_encode()
         indices = reasons.indices.to_numpy(zero_copy_only=False)
@@ -300,7 +300,7 @@ class Profile:
         self, label: str, view: View, outcome: Outcome, sizes: NDArray[np.int64]
     ) -> None:
         """Count documents that stay and whose text changed, and the bytes they lost."""
-        assert outcome.text is not None, "only asked about stages that rewrite"
+        assert outcome.text is not None, "called for stages that rewrite"
         stays = np.ones(len(sizes), np.bool_) if outcome.codes is None else outcome.codes == 0
         after = outcome.text.sizes()
         changed = np.flatnonzero(stays & (after != sizes))

@@ -1,9 +1,9 @@
 """What the phases of a run will need, what there is, and whether that is enough.
 
-How much there is to read comes from the footers of the inputs, and from seals where phases are
-finished; for a phase after an unfinished one the bound assumes that nothing is dropped before it.
-What that costs, stages say (`Stage.cost`); an earlier seal of the same phase in this run directory
-knows better. Memory and disk are those of this machine, or of where the executor works.
+The bytes to read come from the footers of the inputs, and from seals where phases are finished; for
+a phase after an unfinished one the bound assumes that nothing is dropped before it. Stages estimate
+what that costs (`Stage.cost`); if the same phase was sealed in this run directory before, its
+measured cost is used instead. Memory and disk are those of this machine, or of the executor.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ SHARED_BYTES = 90_000_000
 
 BATCH_BYTES = 8 << 20
 MEASURED_BYTES = 1_000_000
-"""Timing of a phase that has read less says nothing."""
+"""The timing of a phase that has read less is not used: it is mostly start-up."""
 
 _UNITS = {"": 1 << 20, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _NO_LIMIT = 1 << 60
@@ -101,7 +101,7 @@ class ResourceEstimate:
 
 @dataclasses.dataclass(frozen=True)
 class _InputVolume:
-    """What a phase reads; `is_exact` when somebody has counted it."""
+    """What a phase reads; `is_exact`: counted, not estimated."""
 
     volume: Volume
     is_exact: bool
@@ -170,8 +170,8 @@ def _read_from(phases: Sequence[Phase], first: int) -> set[int | None]:
 def _released(run: RunDirectory, phase: Phase, written_bytes: dict[int, int]) -> int:
     """Return the bytes of shuffle files that are deleted when a phase is sealed.
 
-    Of a phase that has not run only the whole is estimated. It counts as gone with the first file
-    that is: by far the largest (fingerprints, not the few spans that stay beside them).
+    Of a phase that has not run only the size of all its files is known. All of it counts as deleted
+    with the first file, which is by far the largest (signatures; the spans that stay are few).
 
     Args:
         written_bytes: of phases that have not run, by index; what is deleted is taken out.
@@ -286,7 +286,7 @@ def _of_sources(volume: Volume, applies: Applies, texts: _BySource) -> Volume:
 
 
 def _scale(before: EarlierUse, volume: Volume, disk: float) -> float | None:
-    """Return how many times as much there is to do as when a phase was last sealed."""
+    """Return the work of a phase now, relative to when it was last sealed; None = unknown."""
     if before.read_bytes >= MEASURED_BYTES:
         return volume.text_bytes / before.read_bytes
     is_measured = not before.read_bytes and before.size_bytes >= MEASURED_BYTES
@@ -396,7 +396,7 @@ def preflight(run: RunDirectory, statuses: Iterable[PhaseStatus]) -> Preflight:
     if first is None:
         return Preflight((), available, 0.0, ())
     estimates = estimate_resources(run, *first)
-    # Each worker that finds a unit compiles for itself: they begin at the same time.
+    # Each worker that has a unit compiles by itself: all of them begin at the same time.
     busy = min(available.workers, max(estimate.units for estimate in estimates))
     seconds = busy * seconds_to_compile(run.plan, run.plan.phases[first[0] :])
     return Preflight(
@@ -407,7 +407,7 @@ def preflight(run: RunDirectory, statuses: Iterable[PhaseStatus]) -> Preflight:
 def find_problems(
     run: RunDirectory, estimates: Sequence[ResourceEstimate], available: AvailableResources
 ) -> list[str]:
-    """Return why phases cannot run; of each kind the worst is enough."""
+    """Return why phases cannot run: of each kind of problem the worst."""
     checks = (
         _task_problem(run, estimates),
         _memory_problem(estimates, available),
@@ -520,7 +520,7 @@ def format_size(size: float) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class AvailableResources:
-    """What there is; None = not known, so not checked.
+    """Memory and disk that a run may use; None = not known, so not checked.
 
     Attributes:
         memory_bytes: for all workers on one machine, or in one slot.
@@ -540,11 +540,11 @@ class AvailableResources:
 
 
 def available_resources(run: RunDirectory, *, in_slot: bool = False) -> AvailableResources:
-    """Return what there is for a run on its executor.
+    """Return the memory and disk that a run has on its executor.
 
     Args:
-        in_slot: this process works for Slurm: only what the job was given counts, since the rest of
-            the node is not its own.
+        in_slot: this process is in a Slurm job: only the memory of the job counts, since other jobs
+            use the rest of the node.
     """
     memory, name, workers = _memory_of(run, in_slot=in_slot)
     if run.store.is_remote:

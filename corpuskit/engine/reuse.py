@@ -160,12 +160,12 @@ class SealedUnits:
 
 
 class EarlierUnits:
-    """Where the units of a phase may have been computed before.
+    """Looks for units of a phase in its earlier seals.
 
     Args:
         store: the run directory.
         fingerprint: of the phase now.
-        sealed: earlier seals of the phase, the most wanted first.
+        sealed: earlier seals of the phase, the preferred one first.
     """
 
     def __init__(self, store: Store, fingerprint: str, sealed: Sequence[SealedUnits]) -> None:

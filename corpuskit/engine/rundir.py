@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from corpuskit.storage import Store
 
 WORTH_A_LISTING = 32
-"""From this many files on a folder is listed; fewer are looked up one by one."""
+"""From this many files on, a folder is listed; fewer are looked up one by one."""
 
 _FILE = attrgetter(*(field.name for field in dataclasses.fields(InputFile)))
 _SLICE = attrgetter(*(field.name for field in dataclasses.fields(Slice)))
@@ -128,7 +128,7 @@ class RunDirectory:
         return run
 
     def at(self, part: Part) -> Stored:
-        """Return a part as something to read, to be compared with what its seal says of it."""
+        """Return a part to read; what is read is compared with the digests of its seal."""
         return self.store.at(part.path, digest=part.digest, footer=part.footer)
 
     def read_file(self, phase: str, name: str) -> bytes:
@@ -234,8 +234,8 @@ class RunDirectory:
             tasks: whose manifests are read by name, should the listing lack them.
             loaded: what an earlier call returned; it is not read again.
 
-        Where units are in two, `loaded` comes before `tasks`, and these before what is listed: a
-        late worker of a run that cut otherwise must not displace them.
+        Of two manifests with a common unit, one of `loaded` wins over one of `tasks`, and that over
+        one that is listed: a late worker of a run that cut otherwise must not displace them.
         """
         listed = self.manifest_names(phase, fingerprint)
         loaded = loaded or {}
@@ -308,7 +308,7 @@ class RunDirectory:
         return is_sized and self.store.digest(part.path) == part.digest
 
     def _size(self, name: str) -> int | None:
-        """Return a size: from the listing of the folder while many are asked for.
+        """Return a size: from the listing of its folder while many sizes are needed.
 
         Only the holder of the run deletes parts, so what was there still is.
         """
@@ -494,5 +494,5 @@ def manifest_name(phase: Phase, task: Task) -> str:
 
 
 def file_copy(phase: Phase, name: str, digest: str) -> str:
-    """Return where a file with a fixed name lies until its phase is sealed."""
+    """Return the path of a file with a fixed name until its phase is sealed."""
     return f"work/{phase.name}/{digest[:12]}-{name.rpartition('/')[2]}"

@@ -1,4 +1,4 @@
-"""What a run directory says about its run: its state, funnel, accounts, jobs and integrity."""
+"""The state of a run, read from its directory: state, funnel, accounts, jobs and integrity."""
 
 from __future__ import annotations
 
@@ -271,8 +271,8 @@ def verify(run: RunDirectory) -> Verification:
 def outdated(run: RunDirectory, finished: Sealed) -> list[Phase]:
     """Return the finished phases that were made with other parameters than the plan now has.
 
-    Or with other inputs, files or libraries; code does not count. What the plan says is not what
-    made their results.
+    Or with other inputs, files or libraries; code does not count. The plan does not describe how
+    their results were made.
     """
     return [
         phase
@@ -347,7 +347,7 @@ def _effects(counters: Mapping[str, int]) -> dict[tuple[str, str], dict[str, dic
 
 @dataclasses.dataclass(frozen=True)
 class Jobs:
-    """The jobs of a run in Slurm; `problem`: why Slurm could not be asked, if so."""
+    """The jobs of a run in Slurm; `problem`: why Slurm could not be queried, if so."""
 
     states: tuple[JobState, ...]
     problem: str = ""

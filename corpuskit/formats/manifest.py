@@ -387,7 +387,7 @@ class Manifest:
             fields["volumes"] = tuple(fields["volumes"])
             lengths = {len(fields[name]) for name in ("units", "inputs", "counters", "volumes")}
             if len(lengths) > 1 or not set(map(type, fields["inputs"])) <= {str}:
-                raise TypeError("what it says of its units does not fit together")
+                raise TypeError("lists about its units differ in length")
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise DataError(f"{where}: not a manifest: {error!r}.") from None
         for part in fields["parts"]:
@@ -578,8 +578,8 @@ TABLE_FORMAT = 1
 class UnitTable:
     """What is known of the units of a phase, in unit order; columns are equally long.
 
-    It lies beside the seal, which names it as a part of the role `units`. Whoever runs the phase
-    again finds in it the units that need not be computed again; nobody else reads it.
+    It is stored beside the seal, which names it as a part of the role `units`. Only the next run of
+    the phase reads it, to find the units that need not be computed again.
 
     Attributes:
         chains: source -> fingerprint of all that decides but the inputs.

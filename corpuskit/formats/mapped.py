@@ -2,8 +2,9 @@
 
 The file: 8 bytes `corpkmap`; the arrays, each from a multiple of 64 bytes on; a JSON object
 `{"format": 1, "arrays": {name: [dtype, first byte, length]}}`; its size, and the CRC-32 of all up
-to here, in 8 bytes each, little endian; `corpkmap` again. A file that is cut off or damaged is told
-by its end or its checksum, which is computed on opening (about 1 GB/s), and counts as absent.
+to here, in 8 bytes each, little endian; `corpkmap` again. A file that is cut off or damaged is
+recognised by its end or its checksum, which is computed on opening (about 1 GB/s), and counts as
+absent.
 """
 
 from __future__ import annotations

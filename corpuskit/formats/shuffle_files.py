@@ -5,7 +5,8 @@ the first column and reads only the record batches that can hold it. Keys, hashe
 token rows move; documents stay where they are.
 
 Every read is checked: the seal of the producer holds a hash of the footer, the footer holds a CRC
-of each record batch, and a batch is compared with its CRC before it is used.
+of each record batch, and a batch is compared with its CRC before it is used. (CRCs of all batches
+in the seal would triple the largest seals.)
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ BATCH_ROWS = 8192
 """Most rows per record batch."""
 
 BATCH_BYTES = 128 << 10
-"""Aim of a record batch's size: a narrow range reads little more than it needs."""
+"""Target size of a record batch: a narrow range reads little more than it needs. A fiftieth of a
+file takes 0.28 instead of 2.3 ms; a full read runs at 4.7 instead of 12 GB/s."""
 
 KEY_TYPES = (pa.int64(), pa.uint64())
 MALFORMED = (LookupError, TypeError, ValueError, OverflowError, RecursionError, struct.error)
@@ -142,8 +144,8 @@ def _read_batches(
 ) -> list[pa.RecordBatch]:
     """Read batches `[begin, end)`, each compared with its CRC before it is parsed.
 
-    Compressed batches are refused before they are read: 50 KB of them can hold 1.6 GB. Arrow says
-    nowhere which are, so footer and headers are parsed here.
+    Compressed batches are refused before they are read: 50 KB of them can hold 1.6 GB. Arrow has no
+    function that tells which are compressed, so footer and headers are parsed here.
 
     Source: Arrow columnar format 1.5, File.fbs (Footer), Message.fbs (Message, RecordBatch).
     """

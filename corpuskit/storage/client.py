@@ -1,7 +1,10 @@
 """The only importer of obstore: requests to a bucket, retried, with errors for users.
 
-Every failure leaves here as an OSError with one line: which object, which server, what it said and
-what to do. Nothing of the request goes into it, so nothing secret does.
+obstore, not pyarrow.fs or s3fs: these commit a truncated object when a writer fails, and pyarrow.fs
+has no conditional put.
+
+Every failure becomes an OSError with one line: which object, which server, its answer and what to
+do. Nothing of the request goes into it, so no secret does.
 """
 
 from __future__ import annotations
@@ -105,8 +108,8 @@ class RetryPolicy:
         retry_seconds: from the first try to the last one.
         max_retries: of one request.
         first_pause_seconds: before the first retry; it doubles.
-        repeats_here: requests are repeated by `Bucket`, so that its guard is asked each time, and
-            not by the library: what is sent ends within `answer_seconds`.
+        repeats_here: `Bucket` repeats requests, and calls its guard before each, instead of the
+            library: each request ends within `answer_seconds`.
     """
 
     answer_seconds: float = 60.0
@@ -315,7 +318,7 @@ class Bucket:
         """Write an object unless it is there; return its version if this call wrote it.
 
         A put whose answer is lost is sent again and then finds its own object there. So every
-        object says who wrote it, and a refusal counts only if that is another process.
+        object holds the id of its writer, and a refusal counts only if that is another process.
         """
         writer = secrets.token_hex(8)
 

@@ -1,7 +1,7 @@
 """Datasets on the Hugging Face Hub: files to read, fetched into the library's cache.
 
 The Hub stores commits of a whole repository, not files: nothing can be written under one name on a
-condition of its own, and each write counts against a limit of commits. So no run directory lies
+condition of its own, and each write counts against a limit of commits. So a run directory cannot be
 there; `integrations/hub.py` publishes finished ones.
 """
 

@@ -102,7 +102,7 @@ class Lease:
         """
         for _ in range(CONFLICTS):
             before = self.guarded.read(key)
-            # The check that follows says that the lease was held when this was read.
+            # The check before the next request proves that the lease was held when this was read.
             if before is None:
                 version = self.guarded.put_new(key, content)
             else:

@@ -288,7 +288,7 @@ class ObjectFile(io.BufferedIOBase):
                 self._window, entry = self._bucket.read_tail(self._key, LEAST_BYTES)
             except FileNotFoundError:
                 raise
-            except OSError:  # an empty object has no last byte; a HEAD says what else there is
+            except OSError:  # an empty object has no last byte; any other failure shows in the HEAD
                 self._window = memoryview(b"")
             else:
                 return entry

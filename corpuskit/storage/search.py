@@ -101,7 +101,7 @@ def _walk_all(bucket: Bucket, folder: str, start: str, segments: Sequence[str]) 
 
 
 def found_file(bucket: Bucket, entry: Entry) -> FoundFile:
-    """Return what a listing or a HEAD says about an object."""
+    """Return an object of a listing or a HEAD as an input file."""
     return FoundFile(bucket.address(entry.key), entry.size_bytes, *[entry.tag.strip('"')] * 2)
 
 
@@ -238,6 +238,7 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
     """Return whether an entry is a folder, or a link to one."""
     try:
         is_folder = entry.is_dir()
+        # A dangling link may be an unmounted disk, except one with a suffix: git-annex makes those.
         if not is_folder and entry.is_symlink() and not os.path.splitext(entry.name)[1]:
             os.stat(entry.path)
     except FileNotFoundError:

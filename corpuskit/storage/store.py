@@ -102,7 +102,7 @@ class MissingError(DamagedError, FileNotFoundError):
 
 
 def open_ranged(path: Readable) -> pa.NativeFile:
-    """Open a file to read ranges of it; the footer that says where they lie is checked.
+    """Open a file to read ranges of it; the footer with their offsets is checked.
 
     The ranges carry checksums of their own: page CRCs in Parquet, hashes of batches in
     shuffle files.
@@ -204,7 +204,7 @@ class Store(ABC):
         """
 
     def at(self, name: str, *, digest: str = "", footer: str = "") -> Stored:
-        """Return `name` as something to read, to be compared with what a seal says of it.
+        """Return `name` to read; what is read is compared with the digests of a seal.
 
         Raises:
             DataError: the name would leave the run directory.
@@ -274,7 +274,7 @@ class Store(ABC):
         """Give a published file of this or another run a name here, durably; it keeps the old one.
 
         Raises:
-            DamagedError: it is not what its seal says; nothing was published.
+            DamagedError: its digest is not that of its seal; nothing was published.
         """
         fault_point("adopt:before", name)
         with self.scratch() as folder:
