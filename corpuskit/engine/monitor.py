@@ -423,6 +423,6 @@ class SlurmFollower:
         goal = "close the run" if phase is None else f"finish phase {name}"
         return TaskError(
             f"{self.run.store.address}: no job is left in Slurm to {goal}. Job {last.number}: "
-            f"{description.rstrip('.')}. Logs: {log_of(self.run, last)}. Run the same command again "
-            "to continue."
+            f"{description.rstrip('.')}. Logs: {log_of(self.run, last)}. Run the same command "
+            "again to continue."
         )

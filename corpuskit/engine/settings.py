@@ -18,7 +18,7 @@ class Slurm(Parameters):
     """How to ask Slurm for slots to work in; what is absent is left to the cluster's defaults."""
 
     slots: int = Field(4, ge=1, le=100_000)
-    """Places that work at the same time: elements of the job array of a phase."""
+    """Slots that work at the same time: elements of the job array of a phase."""
     partition: str | None = None
     """Partition to submit to."""
     account: str | None = None
