@@ -1,8 +1,8 @@
 """Where a stage applies: to which sources, and to which of their documents.
 
-`sources:` chooses the chain of stages of a source, so units of others never meet the stage;
-`where:` chooses among the rows of a batch. Stages know of neither: they see only documents to which
-they apply.
+`sources:` decides which stages a source passes through, so units of other sources never meet the
+stage; `where:` selects rows of a batch. Stages need to know neither: they see only documents to
+which they apply.
 """
 
 from __future__ import annotations

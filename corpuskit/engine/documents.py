@@ -1,7 +1,7 @@
-"""Document parts whose texts lie in the input files; see `Phase.refers`.
+"""Document parts whose texts are in the input files; see `Phase.refers`.
 
-The phase that reads the input keeps all columns of a document but its text, and the hash of that.
-Whoever wants the text reads the input file again, and compares.
+The phase that reads the input stores all columns of a document but its text, and the hash of the
+text. A reader of texts reads the input file again and compares the hashes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Estimates of the time left: arithmetic over observed progress, and nothing else."""
+"""Estimates of the time left: pure arithmetic over observed progress."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 FIRST_SECONDS = 15.0
-"""No estimate is shown before: workers start, and kernels are loaded."""
+"""No estimate is shown earlier: workers start, and kernels are loaded."""
 
 FIRST_SHARE = 0.05
 PATIENT_SECONDS = 60.0
@@ -122,11 +122,11 @@ def left_of_tasks(task_seconds: float, share: float, workers: int) -> float | No
 
 
 def off_by(pairs: Iterable[tuple[float, float]]) -> float | None:
-    """Return how many times as long things take as was expected.
+    """Return how many times as long as expected the finished work took; None if that is no guide.
 
     Args:
-        pairs: (seconds expected, seconds taken) of what is done. None comes of too little of it, or
-            if the expectation was so wrong that it says nothing about the rest.
+        pairs: (seconds expected, seconds taken). Too few seconds are no guide, and neither is an
+            expectation that was wrong by more than TIMES_OFF.
     """
     pairs = list(pairs)
     expected, spent = sum(pair[0] for pair in pairs), sum(pair[1] for pair in pairs)

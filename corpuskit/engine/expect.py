@@ -1,6 +1,7 @@
-"""`expect` of a pipeline file: bounds on what may come of a run (docs/contracts.md).
+"""`expect` of a pipeline file: bounds on the results of a run (docs/contracts.md).
 
-Here is what the file may say; `contracts` measures it. No bound is part of a fingerprint.
+This module checks the bounds when the plan is made; `contracts` measures them. No bound is part of
+a fingerprint.
 """
 
 from __future__ import annotations
@@ -148,7 +149,7 @@ class ExpectCheck:
 
 
 def _problem(stage: Stage, path: KeyPath, value: Any) -> str:
-    """Return what is wrong with a share, or why it would say nothing; "" if it is sound."""
+    """Return why a share is wrong or can never fail; "" if it is sound."""
     is_share = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 1
     vacuous = 0 if path[0] == "min_keep" else 1
     if not is_share or value == vacuous:
@@ -204,7 +205,7 @@ def absent_origins(file: PipelineFile) -> list[str]:
 
 
 def plan_warnings(steps: Sequence[Step]) -> list[str]:
-    """Return what stages say of their parameters and files; it may read files."""
+    """Return the warnings of stages about their parameters and files; it may read files."""
     return [f"{step.label}: {text}" for step in steps for text in step.stage.warnings()]
 
 

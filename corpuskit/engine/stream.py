@@ -66,7 +66,7 @@ class StreamWork:
         self.last_label = phase.labels[-1] if self.last or phase.refers else ""
         self.schema = run.plan.schema(phase, unit.source)
         self._watch = Stopwatch(defaultdict(float))
-        """From here on, so that what is read before there is a cell to charge it to counts, too."""
+        """Started here, so that reading ahead of the first cell is counted, too."""
 
     def cells(self) -> Iterator[UnitWork]:
         """Work through the unit and yield what came of each of its cells."""
@@ -193,7 +193,7 @@ class StreamWork:
         with DocumentWriter(path, referring_schema(self.schema)) as writer:
             work.passing = documents = passing()
             self.run.plan.current_pass(self.phase).run(work)
-            for _ in documents:  # those that the pass did not ask for
+            for _ in documents:  # those that the pass did not read
                 pass
             watch.lap(self.last_label)
         self._finish(work, writer, watch)
@@ -332,7 +332,7 @@ def _merge_small(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 def _to_cells(batches: Iterator[SourceBatch], cell_bytes: int) -> Iterator[Iterator[SourceBatch]]:
     """Group batches into cells of about `cell_bytes` of text as it was read.
 
-    The cut depends on the input alone. Each group must be consumed before the next is asked for.
+    The cut depends on the input alone. Each group must be consumed before the next one is taken.
     """
     waiting = next(batches, None)
 
@@ -358,7 +358,7 @@ def _text_bytes(batch: SourceBatch) -> int:
 def _note_rejects(
     work: UnitWork, source: Source, names: FileNames, read: SourceBatch, batch: pa.RecordBatch
 ) -> None:
-    """Write what a source rejected or repaired to the ledger."""
+    """Add what a source rejected or repaired to the ledger."""
     stage, rejects = source.stage_name(), read.rejects
     if rejects:
         keys = np.array([reject.position for reject in rejects], np.int64)

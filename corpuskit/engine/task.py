@@ -59,7 +59,7 @@ def run_task(
 ) -> Manifest:
     """Run a phase over some of its units and commit the manifest.
 
-    Of two attempts at the same task, one commits; the other finds its own parts named there.
+    Of two attempts at the same task one commits; its manifest names the parts of both.
 
     Args:
         units: those of the task.
@@ -134,7 +134,7 @@ def _work(
 
 
 def _computed(works: Iterator[UnitWork]) -> UnitResult:
-    """Return what came of a unit, whose cells are computed as they are asked for."""
+    """Return the result of a unit; its cells are computed while `works` is iterated."""
     counters: Counter[str] = Counter({COUNTED: 1})
     timing: defaultdict[str, float] = defaultdict(float)
     parts: list[Part] = []

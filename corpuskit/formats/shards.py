@@ -366,12 +366,12 @@ class _Originals:
         while True:
             num = int(np.searchsorted(keys, self._keys[-1], "right")) if len(self._keys) else 0
             if num:
-                at = np.searchsorted(self._keys, keys[:num])
-                if not np.array_equal(self._keys[at], keys[:num]):
+                rows = np.searchsorted(self._keys, keys[:num])
+                if not np.array_equal(self._keys[rows], keys[:num]):
                     return None
-                is_run = at[-1] - at[0] == num - 1  # then nothing is copied here
-                run = self._texts[at[0] : at[-1] + 1] if is_run else self._texts.take(at)
-                texts.append(run)
+                first, end = rows[0], rows[-1] + 1
+                is_slice = end - first == num  # which copies nothing
+                texts.append(self._texts[first:end] if is_slice else self._texts.take(rows))
                 keys = keys[num:]
             if len(keys) == 0:
                 return texts[0] if len(texts) == 1 else pa.concat_arrays(texts)

@@ -165,13 +165,13 @@ class LocalStore(Store):
         if not (isinstance(stored.store, LocalStore) and self._link(stored.store, stored, name)):
             super().adopt(stored, name)
 
-    def _link(self, other: LocalStore, stored: Stored, name: str) -> bool:
+    def _link(self, owner: LocalStore, stored: Stored, name: str) -> bool:
         """Link a file of a run on this machine; return False where the file system cannot.
 
         A file of this run is compared with its seal when it is read.
         """
-        source, final = other.path(stored.name), self.path_to_write(name)
-        if other.root != self.root and other.digest(stored.name) != stored.digest:
+        source, final = owner.path(stored.name), self.path_to_write(name)
+        if owner.root != self.root and owner.digest(stored.name) != stored.digest:
             raise DamagedError(stored)
         self._make_folder(final.parent)
         scratch = f"{final.parent}/.put-{secrets.token_hex(8)}"

@@ -105,7 +105,7 @@ class Reporter:
             self.flush()
 
     def compiling(self) -> None:
-        """Say, at most every PROGRESS_SECONDS, that a kernel is about to be compiled."""
+        """Send, at most every PROGRESS_SECONDS, that a kernel is about to be compiled."""
         if time.monotonic() - self._compiled >= PROGRESS_SECONDS:
             self._compiled = time.monotonic()
             self.send("compiling")

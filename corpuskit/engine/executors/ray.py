@@ -234,7 +234,7 @@ class _RayRound(Round):
         return self._limit
 
     def _collect(self) -> None:
-        """Take what has ended; wait for it, but not for long."""
+        """Take the outcomes of tasks that have ended; wait a second if there are none."""
         if not self.in_flight:
             return
         ray, refs = _ray(), list(self.in_flight)
@@ -254,7 +254,7 @@ class _RayRound(Round):
             self.on_event("progress", {name: fields.pop(name) for name in ("documents", "bytes")})
             self.on_event(kind, fields)
         elif kind == "unfit":
-            # It would fail all other tasks, too, and faster than the other nodes do them.
+            # This node would fail all other tasks too, faster than the other nodes run them.
             self.unfit = self.unfit or fields["error"]
             self.waiting.clear()
         elif self.may_retry(task, fields):
