@@ -172,17 +172,18 @@ def main() -> None:
 def report(output: Path, printed: str, size: int, workers: int) -> None:
     """Print the funnel, the accounts, and the cost of each stage."""
     from corpuskit.engine.rundir import RunDirectory
-    from corpuskit.engine.status import accounts, funnel, overheads, run_facts
+    from corpuskit.engine.status import accounts, funnel, overheads, run_facts, sealed
 
     opened = RunDirectory.open(str(output))
+    finished = sealed(opened)
     print(printed[printed.index("Funnel") :])
     print(f"{'source':8} {'read':>8} {'dropped':>8} {'kept':>8} {'missing':>8}")
-    for one in accounts(opened):
+    for one in accounts(opened, finished):
         print(
             f"{one.source:8} {one.num_read:8} {one.num_dropped:8} {one.num_kept:8} {one.num_missing:8}"
         )
-    costs = {row.stage: row.cpu_seconds for row in funnel(opened) if row.cpu_seconds}
-    extra = overheads(opened)
+    costs = {row.stage: row.cpu_seconds for row in funnel(opened, finished) if row.cpu_seconds}
+    extra = overheads(finished)
     costs["(read)"], costs["(write)"] = extra["read"], extra["write"]
     total = extra["cpu_seconds"]
     print(f"\n{'stage':16} {'CPU s':>8} {'share':>6} {'MB in/CPU s':>12}")

@@ -6,6 +6,7 @@ Set `CORPUSKIT_CACHE_DIR` to move the folder (default: `$XDG_CACHE_HOME/corpuski
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import importlib.metadata
@@ -14,7 +15,7 @@ import stat
 import tempfile
 from pathlib import Path
 
-from corpuskit.errors import UsageError
+from corpuskit.errors import UsageError, system_reason
 
 ADVICE = "Set XDG_CACHE_HOME, or CORPUSKIT_CACHE_DIR alone, to a folder that you can write to."
 
@@ -45,7 +46,7 @@ def _home() -> Path:
 
 
 def check_owner(folder: Path) -> None:
-    """Refuse a folder that others can write to: what lies there is unpickled, that is, run.
+    """Refuse a folder that others can write to: its files are unpickled, so they are executed.
 
     Raises:
         UsageError: it belongs to another user, or its group or everybody can write to it.
@@ -61,7 +62,7 @@ def check_owner(folder: Path) -> None:
 
 @functools.cache
 def _check_root(root: Path) -> None:
-    """Make the folder if it is not there, and refuse it if it cannot be used."""
+    """Make the folder if it does not exist; refuse it if it cannot be used."""
     try:
         root.mkdir(mode=0o700, parents=True, exist_ok=True)
         check_owner(root)
@@ -73,7 +74,7 @@ def _check_root(root: Path) -> None:
                     f"writable by everybody. Run: chmod o-w {parent}, or set CORPUSKIT_CACHE_DIR."
                 )
     except OSError as error:
-        reason = (error.strerror or str(error)).lower()
+        reason = system_reason(error)
         raise UsageError(
             f"{root}: compiled kernels cannot be kept here: {reason}. {ADVICE}"
         ) from None
@@ -92,13 +93,11 @@ def read_kept(path: Path) -> bytes | None:
 
 
 def keep(path: Path, content: bytes) -> None:
-    """Keep content for later processes: whole or not at all; a full folder is not an error."""
-    try:
+    """Keep content for later processes, whole or not at all; a full disk is not an error."""
+    with contextlib.suppress(OSError):
         with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
             file.write(_digest(content) + content)
         os.replace(file.name, path)
-    except OSError:
-        return
 
 
 def _digest(content: bytes) -> bytes:

@@ -62,7 +62,7 @@ class Import(NamedTuple):
 
 
 class SourceFile(NamedTuple):
-    """What a source file says.
+    """What is known of a source file.
 
     Attributes:
         imports: that run, in the order of the text.
@@ -111,7 +111,7 @@ def is_module(path: Path) -> bool:
 
 def is_library(path: Path) -> bool:
     """Return whether a file belongs to what is installed: its version stands for its content."""
-    return _site(path) is not None or any(path.is_relative_to(place) for place in _stdlib())
+    return _site(path) is not None or any(path.is_relative_to(folder) for folder in _stdlib())
 
 
 @functools.cache
@@ -127,9 +127,10 @@ def label(path: Path) -> str:
 
 @functools.cache
 def read(path: Path) -> SourceFile:
-    """Return what a file says, by its content when this process first asks.
+    """Return imports and digest of a file, by its content at the first call in this process.
 
-    A compiled extension, or text that Python cannot parse, imports nothing and counts byte by byte.
+    A compiled extension, or text that Python cannot parse, has no imports and the digest of its
+    bytes.
     """
     content = path.read_bytes()
     key = hashlib.blake2b(content, digest_size=16).hexdigest()
@@ -141,7 +142,7 @@ def read(path: Path) -> SourceFile:
     return cache.sources[key]
 
 
-# ---------------------------------------------------------------- what a file says
+# ---------------------------------------------------------------- parsing a file
 
 _UNDECIDING = frozenset({"cost", "text_speed", "oracle", "examples"})
 """Members of a stage that no run asks while it decides: estimates, a test, a demonstration."""
@@ -236,24 +237,24 @@ def _carries(file: str) -> bool:
 
 def _below(base: str, module: str, names: Iterable[str]) -> Iterator[str]:
     """Yield the files that run when a module below a folder is imported, and modules in it."""
-    places, folder = [base], base
+    paths, folder = [base], base
     for part in module.split(".") if module else ():
         folder = f"{folder}/{part}"
-        places.append(folder)
-    for place in (*places, *(f"{folder}/{name}" for name in names)):
-        file = _module_at(place)
+        paths.append(folder)
+    for path in (*paths, *(f"{folder}/{name}" for name in names)):
+        file = _module_at(path)
         if file:
             yield file
 
 
 @functools.cache
-def _module_at(place: str) -> str:
+def _module_at(path: str) -> str:
     """Return the file of the package or module at a path without suffix; empty if there is none."""
-    folder, _, name = place.rpartition("/")
+    folder, _, name = path.rpartition("/")
     files = _listed(folder)
-    if name in files and "__init__.py" in _listed(place):
-        return f"{place}/__init__.py"
-    return next((place + suffix for suffix in _SUFFIXES if name + suffix in files), "")
+    if name in files and "__init__.py" in _listed(path):
+        return f"{path}/__init__.py"
+    return next((path + suffix for suffix in _SUFFIXES if name + suffix in files), "")
 
 
 @functools.cache
@@ -297,19 +298,19 @@ def forget() -> None:
 def _spec(name: str) -> importlib.machinery.ModuleSpec | None:
     """Return where Python would find a module; `importlib.util.find_spec` executes its parents."""
     parent = name.rpartition(".")[0]
-    places: Any = None
+    search_paths: Any = None
     if parent:
         package = _spec(parent)
-        places = None if package is None else package.submodule_search_locations
-        if places is None:
+        search_paths = None if package is None else package.submodule_search_locations
+        if search_paths is None:
             return None
     for finder in sys.meta_path:
         try:
-            spec = finder.find_spec(name, places) if hasattr(finder, "find_spec") else None
+            spec = finder.find_spec(name, search_paths) if hasattr(finder, "find_spec") else None
         except KeyError:  # a folder without __init__.py in a package that is not imported
             spec = importlib.machinery.ModuleSpec(name, None, is_package=True)
             last = name.rpartition(".")[2]
-            spec.submodule_search_locations = [os.path.join(place, last) for place in places]
+            spec.submodule_search_locations = [os.path.join(path, last) for path in search_paths]
         if spec is not None:
             return spec
     return None
@@ -336,7 +337,7 @@ class _SourceCache:
         self.sources, self.num_new = sources, 0
 
 
-def _place() -> Path:
+def _cache_path() -> Path:
     """Return the file of the cache: another one for another parser, and for another version of it.
 
     Raises:
@@ -351,7 +352,7 @@ def _place() -> Path:
 def _load_cache() -> _SourceCache:
     content = None
     with contextlib.suppress(OSError, UsageError):
-        content = read_kept(_place())
+        content = read_kept(_cache_path())
     sources = {}
     for key, (rows, digest) in json.loads(content or b"{}").items():
         imports = tuple(Import(level, module, tuple(names)) for level, module, names in rows)
@@ -369,7 +370,7 @@ def _save() -> None:
         return
     with contextlib.suppress(OSError, UsageError):
         sources = dict(list(cache.sources.items())[-_MOST_KEPT:])
-        keep(_place(), json.dumps(sources).encode())
+        keep(_cache_path(), json.dumps(sources).encode())
         cache.num_new = 0
 
 
@@ -378,6 +379,7 @@ def kernel_digest(path: Path) -> str:
     """Return the name of the folder of a file's compiled kernels.
 
     It holds a hash of the file, of all kernels that it imports, and of the compiler's version.
+    Numba itself caches by path, so each clone of the repository compiled for 81 CPU s.
     """
     digest = hashlib.blake2b(compiler_version().encode(), digest_size=8)
     for source in closure(path):

@@ -57,7 +57,7 @@ def is_ours() -> bool:
 
 
 class _Deferred:
-    """Finds modules that load themselves when something is asked of them.
+    """Finds modules that load themselves when an attribute is first read.
 
     `importlib.util.LazyLoader` does not do: the second import of a module loads it.
     """
@@ -85,19 +85,19 @@ class _DeferredLoader(importlib.abc.Loader):
         return _DeferredModule(spec.name)
 
     def exec_module(self, module: ModuleType) -> None:
-        """Leave it to the first who asks."""
+        """Do nothing: the first read of an attribute loads the module."""
         module.__dict__["_deferred"] = threading.RLock(), self.loader
 
 
 class _DeferredModule(ModuleType):
     def __getattr__(self, name: str) -> Any:
-        """Load the module, once: what is there needs no call."""
+        """Load the module, once: Python calls this only for attributes that are missing."""
         if name.startswith("__") or "_deferred" not in self.__dict__:
             raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
         lock, loader = self.__dict__["_deferred"]
         with lock:
             if "_loaded" not in self.__dict__:
-                self.__dict__["_loaded"] = True  # already: what it imports may ask, too
+                self.__dict__["_loaded"] = True  # before: what it imports may read attributes, too
                 loader.exec_module(self)
         try:
             return self.__dict__[name]

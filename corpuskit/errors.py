@@ -38,7 +38,7 @@ class UsageError(CorpuskitError):
 
 
 class ConfigError(UsageError):
-    """A YAML file is wrong at a known place.
+    """A YAML file is wrong at a known line.
 
     Args:
         where: `file:line:column`.
@@ -85,13 +85,19 @@ def listing(names: Iterable[str], limit: int = 5) -> str:
 
 
 def reason_of(error: BaseException | str) -> str:
-    """Return what a library says, as the part of a line: no line breaks, no period, no novel."""
+    """Return a library's message as part of a line: no line breaks, no final period, not long."""
     reason = " ".join(str(error).split()).rstrip(".")
     return reason if len(reason) <= MAX_REASON else f"{reason[:MAX_REASON]} ..."
 
 
 MAX_REASON = 400
 """Characters; some libraries quote the whole file."""
+
+
+def system_reason(error: OSError) -> str:
+    """Return why a call of the operating system failed, to be used inside a sentence."""
+    return (error.strerror or str(error)).lower()
+
 
 _ADVICE = {
     28: " Free disk space and run again: finished tasks are kept.",
@@ -105,26 +111,26 @@ _ADVICE = {
 def describe(error: BaseException) -> str:
     """Return an error of the operating system or a library as one line with advice."""
     if isinstance(error, OSError) and error.strerror:
-        place = f"{error.filename}: " if error.filename else ""
+        name = f"{error.filename}: " if error.filename else ""
         advice = _ADVICE.get(error.errno or 0, "")
         reason = error.strerror[:1].lower() + error.strerror[1:]
-        return f"{place}{reason} (errno {error.errno}).{advice}"
+        return f"{name}{reason} (errno {error.errno}).{advice}"
     if isinstance(error, MemoryError):
         return "out of memory. Use fewer workers or smaller cells (cell_bytes)."
-    place = "".join(f" ({note})" for note in getattr(error, "__notes__", ()))
+    notes = "".join(f" ({note})" for note in getattr(error, "__notes__", ()))
     reason = " ".join(str(error).split())
-    return f"{type(error).__name__}{f': {reason}' if reason else ''}{place}"
+    return f"{type(error).__name__}{f': {reason}' if reason else ''}{notes}"
 
 
 @contextlib.contextmanager
-def noting(place: str) -> Iterator[None]:
-    """Note on an unexpected error what was worked on; `describe` says it."""
+def noting(context: str) -> Iterator[None]:
+    """Add to an unexpected error what was being worked on, which `describe` then prints."""
     try:
         yield
     except CorpuskitError:
         raise
     except Exception as error:
-        error.add_note(place)
+        error.add_note(context)
         raise
 
 

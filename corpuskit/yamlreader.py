@@ -20,19 +20,19 @@ _MOST_DIGITS = 1000
 """Characters of a number or date; `1:1:1:...` (base 60) costs the square of its length."""
 
 
-def compose(text: str, place: str) -> yaml.Node | None:
+def compose(text: str, name: str) -> yaml.Node | None:
     """Return the root of a YAML document; None if it is empty.
 
     Args:
         text: the document.
-        place: names it in messages.
+        name: what messages call it.
 
     Raises:
         ConfigError: it is not valid, or exceeds a bound.
     """
     if len(text) > MOST_BYTES:
         raise ConfigError(
-            f"{place}:1:1", f"it has {len(text):,} characters, at most {MOST_BYTES:,} are read.",
+            f"{name}:1:1", f"it has {len(text):,} characters, at most {MOST_BYTES:,} are read.",
             "Put long lists into files of their own.",
         )  # fmt: skip
     try:
@@ -40,22 +40,22 @@ def compose(text: str, place: str) -> yaml.Node | None:
         return loader.get_single_node()
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        location = f"{place}:{mark.line + 1}:{mark.column + 1}" if mark else place
+        location = f"{name}:{mark.line + 1}:{mark.column + 1}" if mark else name
         if isinstance(error, _BoundError):
             raise ConfigError(location, f"{error.problem}.", "Write the values out.") from None
         raise ConfigError(location, f"not valid YAML: {error.problem}.") from None
     except yaml.YAMLError as error:
         reason = " ".join(str(error).split())
-        raise ConfigError(f"{place}:1:1", f"not valid YAML: {reason}.") from None
+        raise ConfigError(f"{name}:1:1", f"not valid YAML: {reason}.") from None
 
 
-def load(text: str, place: str) -> Any:
+def load(text: str, name: str) -> Any:
     """Return a YAML document as plain values; merge keys (`<<`) are resolved.
 
     Raises:
         ConfigError: as `compose`, and for tags that are no plain values.
     """
-    node = compose(text, place)
+    node = compose(text, name)
     if node is None:
         return None
     try:
@@ -63,7 +63,7 @@ def load(text: str, place: str) -> Any:
     except (yaml.MarkedYAMLError, ValueError, AttributeError, TypeError) as error:
         mark = getattr(error, "problem_mark", None) or node.start_mark
         reason = getattr(error, "problem", None) or error
-        location = f"{place}:{mark.line + 1}:{mark.column + 1}"
+        location = f"{name}:{mark.line + 1}:{mark.column + 1}"
         raise ConfigError(location, f"not valid YAML: {reason}.") from None
 
 

@@ -313,12 +313,12 @@ def try_new(dice: random.Random, path: Path, broken: set[Key]) -> None:
         if (step == "put:after" and name.endswith(last)) if after_seal else left[0] == 0:
             raise faults.Death
 
-    faults.arm(hook)
+    faults.install_hook(hook)
     try:
         with contextlib.suppress(faults.Death, ContractError):
             attempt(path)
     finally:
-        faults.arm(None)
+        faults.install_hook(None)
     found, error = attempt(path)
     assert found == (named or None), (found, named, error)
     expected = {phase.name for phase in plan.phases[: stop + 1]}

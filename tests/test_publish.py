@@ -275,12 +275,12 @@ def test_an_interrupted_export_goes_on(published: Lab, tmp_path: Path):
         if reached.count("publish:before") == 2:
             raise OSError(28, "No space left on device")
 
-    faults.arm(fail)
+    faults.install_hook(fail)
     try:
         with pytest.raises(OSError, match="No space"):
             export_documents(str(published.out), str(out))
     finally:
-        faults.arm(None)
+        faults.install_hook(None)
     [first] = out.glob("*.jsonl.zst")
     before = first.stat().st_mtime_ns
     assert not (out / "export.json").exists()

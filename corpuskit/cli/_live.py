@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from corpuskit.cli._streams import one_line
-from corpuskit.engine.eta import in_words
+from corpuskit.engine.eta import format_duration
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -54,7 +54,7 @@ def headline(progress: RunProgress) -> list[str]:
     if progress.state in {"failed", "stopped"}:
         pieces.append(progress.state)
     elif progress.seconds_left is not None:
-        pieces.append(f"{in_words(progress.seconds_left)} left")
+        pieces.append(f"{format_duration(progress.seconds_left)} left")
     if progress.seconds >= 1:
         so_far = " so far" if progress.state == "running" and progress.current else ""
         pieces.append(f"{duration(progress.seconds)}{so_far}")
@@ -68,7 +68,7 @@ def numbers(progress: RunProgress, phase: PhaseProgress) -> list[str]:
     if progress.tasks_failed:
         pieces.append(f"{progress.tasks_failed:,} failed")
     if progress.phase_seconds_left is not None:
-        pieces.append(f"{in_words(progress.phase_seconds_left)} left in it")
+        pieces.append(f"{format_duration(progress.phase_seconds_left)} left in it")
     if phase.documents:
         pieces.append(f"{phase.documents:,} documents")
     if progress.bytes_per_second >= 50_000:  # less would be "0.0 MB/s"

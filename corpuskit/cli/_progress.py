@@ -16,7 +16,7 @@ import click
 from corpuskit.cli._live import Screen, draw, duration, kept, numbers, size, styled
 from corpuskit.cli._streams import echo, one_line
 from corpuskit.engine.callbacks import RunCallbacks
-from corpuskit.engine.eta import in_words
+from corpuskit.engine.eta import format_duration
 from corpuskit.engine.monitor import RunMonitor
 from corpuskit.engine.progress import Tracker
 from corpuskit.errors import CorpuskitError
@@ -249,7 +249,7 @@ def minute_line(progress: RunProgress) -> str:
         pieces.append(duration(progress.current.seconds))
     pieces += kept(progress.funnel)[:1]
     if progress.seconds_left is not None:
-        pieces.append(f"whole run: {in_words(progress.seconds_left)} left")
+        pieces.append(f"whole run: {format_duration(progress.seconds_left)} left")
     pieces += [progress.note] if progress.note else []
     return f"  {one_line(name + ', '.join(pieces))}".replace("\t", " ")
 

@@ -79,7 +79,7 @@ def print_grid(file: PipelineFile) -> None:
         applies = step.applies
         mark = "some" if applies.where else "all"
         marks = (mark if applies.to_source(source) else "-" for source in sources)
-        table.add_row(step.label, *marks, "; ".join(c.words() for c in applies.where))
+        table.add_row(step.label, *marks, "; ".join(c.describe() for c in applies.where))
     out = console()
     out.print(table)
     out.print()
@@ -186,7 +186,7 @@ def print_results(run: RunDirectory, finished: Sealed) -> None:
     from corpuskit.engine.status import funnel, overheads
 
     rows = funnel(run, finished)
-    print_funnel(run, rows, overheads(run, finished))
+    print_funnel(run, rows, overheads(finished))
     if any(row.state == "waiting" for row in rows):
         console().print("--watch counts what is done of the rest; so does corpuskit report.")
     print_contracts(run, finished)
@@ -310,14 +310,14 @@ def _totals(
     workers = f"{room.workers} workers" if room.workers > 1 else "a worker"
     disk, _ = peak_disk(needs)
     lines = [
-        f"memory: {workers}, ~{memory} at most (in {worst.phase}); {room.memory_place}: "
+        f"memory: {workers}, ~{memory} at most (in {worst.phase}); {room.memory_name}: "
         f"{_available(room.memory_bytes)}",
-        f"disk: ~{format_size(disk)}; {room.disk_place}: {_available(room.disk_bytes)}",
+        f"disk: ~{format_size(disk)}; {room.disk_name}: {_available(room.disk_bytes)}",
     ]
-    if room.scratch_place:
+    if room.scratch_name:
         scratch = max(need.scratch_bytes for need in needs)
         free = _available(room.scratch_bytes)
-        lines.append(f"scratch: ~{format_size(scratch)} at a time; {room.scratch_place}: {free}")
+        lines.append(f"scratch: ~{format_size(scratch)} at a time; {room.scratch_name}: {free}")
     total = sum(need.cpu_seconds for need in needs) + compile_seconds
     cold = f", {_time_words(compile_seconds)} of it to compile kernels (first run on this machine)"
     return [*lines, f"CPU time: {_time_words(total)} in all{cold * (compile_seconds > 0)}"]

@@ -40,9 +40,9 @@ def command(directory: str, seconds: float | None, watch: bool, as_json: bool) -
     run = RunDirectory.open(directory)
     if as_json:
         from corpuskit.engine.contracts import contract_facts
-        from corpuskit.engine.status import failures_of, jobs_of, run_facts
+        from corpuskit.engine.status import failures_of, jobs_of, run_facts, sealed
 
-        facts = {**run_facts(run), **contract_facts(run), **jobs_of(run).facts()}
+        facts = {**run_facts(run), **contract_facts(run, sealed(run)), **jobs_of(run).facts()}
         facts["failures"] = [note.__dict__ for note in failures_of(run)]
         click.echo(json.dumps(facts, indent=1))
         return
@@ -75,12 +75,13 @@ def _watch(directory: str, seconds: float, *, as_json: bool) -> None:
         echo(f"This ends the watching only. Go on with: {resume}", err=True)
         raise click.Abort from None
     run = RunDirectory.open(directory)
-    problem = contract_problem(contracts(run))
+    finished = sealed(run)
+    problem = contract_problem(contracts(run, finished))
     code = ContractError.exit_code if problem else code
     if as_json:
         sys.exit(code)
     if progress.state == "finished":
-        print_results(run, sealed(run))
+        print_results(run, finished)
         click.echo(f"Finished: {run.store.address}")
     else:
         print_failures(failures_of(run))

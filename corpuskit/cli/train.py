@@ -129,14 +129,14 @@ def _placed(path: str, overrides: tuple[str, ...]) -> Iterator[None]:
     Raises:
         ConfigError: instead of a UsageError that begins with a key.
     """
-    from corpuskit.engine.config import place_of
+    from corpuskit.engine.config import location_of
 
     try:
         yield
     except ConfigError:
         raise
     except UsageError as error:
-        location = place_of(path, overrides, str(error))
+        location = location_of(path, overrides, str(error))
         if location is None:
             raise
         raise ConfigError(location, str(error)) from None

@@ -1,8 +1,8 @@
 """Where a stage applies: to which sources, and to which of their documents.
 
-`sources:` chooses the chain of stages of a source, so units of others never meet the stage;
-`where:` chooses among the rows of a batch. Stages know of neither: they see only documents to which
-they apply.
+`sources:` decides which stages a source passes through, so units of other sources never meet the
+stage; `where:` selects rows of a batch. Stages need to know neither: they see only documents to
+which they apply.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from corpuskit.errors import UsageError, suggest
-from corpuskit.formats.batch import utf8
+from corpuskit.formats.batch import large_strings, utf8
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -65,25 +65,25 @@ class Condition:
         Raises:
             UsageError: it is no condition.
         """
-        place = f"{WHERE}.{column}"
+        key = f"{WHERE}.{column}"
         if isinstance(value, dict) and value and NOT not in value:
             for name, bound in value.items():
                 if name not in BOUNDS:
                     hint = suggest(str(name), [*BOUNDS, NOT])
-                    raise UsageError(f"{place}.{name}: there is no such condition. {hint}")
+                    raise UsageError(f"{key}.{name}: there is no such condition. {hint}")
                 is_number = isinstance(bound, int | float) and not isinstance(bound, bool)
                 if not is_number or not abs(bound) <= sys.float_info.max:
-                    raise UsageError(f"{place}.{name}: must be a number, got {bound!r}.")
+                    raise UsageError(f"{key}.{name}: must be a number, got {bound!r}.")
             low = max(value.get(name, -np.inf) for name in ("above", "at_least"))
             high = min(value.get(name, np.inf) for name in ("below", "at_most"))
             if low > high:
-                raise UsageError(f"{place}: nothing is above {low} and below {high}.")
+                raise UsageError(f"{key}: nothing is above {low} and below {high}.")
             return cls(column, value, bounds=tuple(value.items()))
         is_not = isinstance(value, dict) and len(value) == 1
         listed = value[NOT] if is_not else value
         values = tuple(listed) if isinstance(listed, list) else (listed,)
         if not values or not all(isinstance(value, str | int | float) for value in values):
-            raise UsageError(f"{place}: cannot be {value!r}. {_FORMS}")
+            raise UsageError(f"{key}: cannot be {value!r}. {_FORMS}")
         return cls(column, value, values, is_not)
 
     def check(self, kind: pa.DataType, values: frozenset[str] | None) -> None:
@@ -92,14 +92,14 @@ class Condition:
         Raises:
             UsageError: it can hold for no document.
         """
-        place = f"{WHERE}.{self.column}"
+        key = f"{WHERE}.{self.column}"
         is_text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
         is_number = pa.types.is_integer(kind) or pa.types.is_floating(kind)
         if not (is_text or is_number or pa.types.is_boolean(kind)):
-            raise UsageError(f"{place}: a column of type {kind} cannot be compared.")
+            raise UsageError(f"{key}: a column of type {kind} cannot be compared.")
         if self.bounds and not is_number:
             raise UsageError(
-                f"{place}: the column has type {kind}, so it has no bounds. List its values."
+                f"{key}: the column has type {kind}, so it has no bounds. List its values."
             )
         for value in self.values or ():
             fits = isinstance(value, bool) == pa.types.is_boolean(kind)
@@ -109,12 +109,10 @@ class Condition:
                 fits = False
             if not fits:
                 hint = " Put it in quotes." if is_text else ""  # YAML reads `no` as false
-                raise UsageError(
-                    f"{place}: the column has type {kind}, it is never {value!r}.{hint}"
-                )
+                raise UsageError(f"{key}: the column has type {kind}, it is never {value!r}.{hint}")
             if values is not None and value not in values:
                 raise UsageError(
-                    f"{place}: no document has {value!r} there by then. {suggest(value, values)}"
+                    f"{key}: no document has {value!r} there by then. {suggest(value, values)}"
                 )
 
     def holds(self, column: pa.Array) -> NDArray[np.bool_]:
@@ -133,8 +131,7 @@ class Condition:
         mask: NDArray[np.bool_] = is_true.to_numpy(zero_copy_only=False)
         return mask
 
-    def words(self) -> str:
-        """Return the condition for people."""
+    def describe(self) -> str:
         if self.values is None:
             return " and ".join(f"{self.column} {b.replace('_', ' ')} {n}" for b, n in self.bounds)
         names = ", ".join(map(str, self.values))
@@ -192,11 +189,9 @@ class Applies:
 
     @functools.cached_property
     def columns(self) -> tuple[str, ...]:
-        """The columns that decide."""
         return tuple(condition.column for condition in self.where)
 
     def to_source(self, name: str) -> bool:
-        """Return whether the stage applies to documents of a source."""
         return self.sources is None or name in self.sources
 
     def to_rows(self, column: Callable[[str], pa.Array]) -> NDArray[np.bool_]:
@@ -216,10 +211,9 @@ class Applies:
         rows = np.flatnonzero(mask)
         return view.select(rows), rows
 
-    def words(self) -> str:
-        """Return where the stage applies, for people."""
+    def describe(self) -> str:
         names = [] if self.sources is None else [f"sources {', '.join(self.sources)}"]
-        return "; ".join([*names, *(condition.words() for condition in self.where)])
+        return "; ".join([*names, *(condition.describe() for condition in self.where)])
 
 
 EVERYWHERE = Applies()
@@ -235,7 +229,7 @@ def view_after(
     Args:
         view: all documents.
         outcome: of those that the stage saw; None if it saw none.
-        rows: which these are, as `Applies.seen` returned them.
+        rows: which these are, as `Applies.select` returned them.
     """
     if outcome is None:
         return view.with_columns(
@@ -245,18 +239,18 @@ def view_after(
     if rows is None:
         changed = view if outcome.text is None else view.with_text(outcome.text, outcome.facts)
         return changed.with_columns(columns) if columns else changed
-    places = np.full(view.num_docs, -1, np.int64)
-    places[rows] = np.arange(len(rows))
-    indices = pa.array(places, mask=places < 0)
-    changed = view if outcome.text is None else view.with_text(_merged(view, outcome.text, places))
+    outcome_rows = np.full(view.num_docs, -1, np.int64)
+    outcome_rows[rows] = np.arange(len(rows))
+    indices = pa.array(outcome_rows, mask=outcome_rows < 0)
+    changed = (
+        view if outcome.text is None else view.with_text(_merged(view, outcome.text, outcome_rows))
+    )
     return changed.with_columns({name: values.take(indices) for name, values in columns.items()})
 
 
-def _merged(view: View, text: Utf8, places: NDArray[np.int64]) -> Utf8:
-    """Return the texts of a view, those with a place replaced by the new text at that place."""
-    from corpuskit.formats.batch import large_strings
-
+def _merged(view: View, text: Utf8, outcome_rows: NDArray[np.int64]) -> Utf8:
+    """Return the texts of a view; rows with an outcome, `outcome_rows >= 0`, have the new text."""
     new = large_strings(*text)
     old = view.column("text")
-    order = np.where(places < 0, np.arange(len(places)) + len(new), places)
+    order = np.where(outcome_rows < 0, np.arange(len(outcome_rows)) + len(new), outcome_rows)
     return utf8(pa.concat_arrays([new, old]).take(pa.array(order)))

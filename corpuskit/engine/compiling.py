@@ -1,7 +1,7 @@
-"""Whether the kernels of a plan are compiled on this machine yet, and about what that will take.
+"""Whether the kernels of a plan are compiled on this machine, and how long compiling will take.
 
-When a task has run, it leaves an empty file in the cache of kernels for each stage and kind of
-parameters: which kernels of all that a stage imports it calls cannot be known before.
+Which of the kernels that a stage imports it calls is known only after it has run. So a task that
+has run leaves an empty file in the cache of kernels for each of its stages and their flags.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def seconds_to_compile(plan: Plan, phases: Iterable[Phase]) -> float:
 def note_compiled(plan: Plan, phase: Phase) -> None:
     """Note that a task of a phase has run here, so what it calls is compiled.
 
-    Of a stage with several passes the last one counts: some in between may have no units.
+    For a stage with several passes it waits for the last one: earlier ones may have no units.
     """
     later = plan.phases[phase.index + 1 :]
     if IS_PLAIN or any(set(phase.labels) & set(p.labels) for p in later):

@@ -19,7 +19,7 @@ from corpuskit import yamlreader
 from corpuskit.engine import registry
 from corpuskit.engine.applies import EVERYWHERE, SOURCES, WHERE, Applies
 from corpuskit.engine.settings import PipelineSettings, keys_at
-from corpuskit.errors import ConfigError, UsageError, suggest
+from corpuskit.errors import ConfigError, UsageError, suggest, system_reason
 from corpuskit.paths import is_name
 from corpuskit.stage import Source, Stage
 
@@ -30,12 +30,12 @@ Model = TypeVar("Model", bound=BaseModel)
 KeyPath = tuple[str | int, ...]
 MATERIALIZE = "materialize"
 AS = "as"
-"""Key of a stage that says what it is called, in place of its name."""
+"""Key of a stage: its label, instead of its name."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """One configured stage, where the file mentions it, and what the file says besides."""
+    """One configured stage: its parameters, its location in the file, and where it applies."""
 
     label: str
     name: str
@@ -55,7 +55,6 @@ class Step:
 
     @property
     def source(self) -> Source:
-        """The stage of a step that is a source."""
         assert isinstance(self.stage, Source), "of one in `sources`"
         return self.stage
 
@@ -64,9 +63,9 @@ class Step:
 
         The message may begin with the parameter, `stage.parameter`, or the value of a parameter.
         """
-        place = message.partition(": ")[0].removeprefix(f"{self.name}.")
-        if place in self.locations:
-            return self.locations[place]
+        key = message.partition(": ")[0].removeprefix(f"{self.name}.")
+        if key in self.locations:
+            return self.locations[key]
         name = re.match(rf"(?:{re.escape(self.name)}\.)?(\w+)", message)
         if name and name[1] in self.locations:
             return self.locations[name[1]]
@@ -95,7 +94,6 @@ class PipelineFile:
     """`file:line:column` of each setting that the file gives, by its name as in `executor.kind`."""
 
     def sources_of(self, step: Step) -> tuple[Step, ...]:
-        """Return the sources that a stage applies to."""
         return tuple(source for source in self.sources if step.applies.to_source(source.label))
 
 
@@ -131,7 +129,7 @@ def step_yaml(step: Step) -> str:
 
 
 def pipeline_yaml(file: PipelineFile) -> str:
-    """Return a pipeline file that says the same; defaults and comments are left out."""
+    """Return an equivalent pipeline file, without defaults and comments."""
     settings = file.settings.model_dump(mode="json", exclude_defaults=True)
     lines = [f"{_flow({key: value})}" for key, value in settings.items() if key != "card"]
     lines.append("sources:")
@@ -203,7 +201,7 @@ def read_model(path: str | Path, model: type[Model], overrides: Sequence[str] = 
     return document.check(model, document.value, (), "")
 
 
-def place_of(path: str | Path, overrides: Sequence[str], message: str) -> str | None:
+def location_of(path: str | Path, overrides: Sequence[str], message: str) -> str | None:
     """Return `file:line:column` of the key that a message begins with, or of what encloses it.
 
     None if it begins with no key of this file, in which key paths are `a.b`.
@@ -295,8 +293,8 @@ def _steps(document: _YamlFile) -> Iterable[Step]:
         try:
             applies = Applies.parse(limits)
         except UsageError as error:
-            place = str(error).partition(": ")[0]
-            raise ConfigError(locations.get(place, location), f"{name}.{error}") from None
+            key = str(error).partition(": ")[0]
+            raise ConfigError(locations.get(key, location), f"{name}.{error}") from None
         yield Step(label, name, stage, location, materialize, applies, locations)
 
 
@@ -308,7 +306,7 @@ _TAKEN = {
 
 
 def _label_problem(label: Any, name: str, labels: set[str]) -> str:
-    """Return why a stage cannot be called so."""
+    """Return why a stage cannot have a label, or ""."""
     if not (isinstance(label, str) and label.isidentifier()):
         return f"must be made of letters, digits and _, got {label!r}."
     if label in labels:
@@ -331,8 +329,7 @@ class _YamlFile:
         try:
             text = path.read_text("utf-8")
         except OSError as error:
-            reason = (error.strerror or str(error)).lower()
-            raise UsageError(f"{path}: cannot be read: {reason}.") from None
+            raise UsageError(f"{path}: cannot be read: {system_reason(error)}.") from None
         except UnicodeDecodeError as error:
             raise UsageError(f"{path}: byte {error.start} is not UTF-8.") from None
         root = yamlreader.compose(text, str(path))
@@ -354,11 +351,11 @@ class _YamlFile:
 
     def locations(self, keys: KeyPath, of_keys: str = "") -> dict[str, str]:
         """Return key -> `file:line:column` of values in a mapping; below `of_keys` of the keys."""
-        deep = len(keys)
+        depth = len(keys)
         return {
-            ".".join(map(str, path[deep:])): places[path[0] != of_keys]
-            for path, places in self._locations.items()
-            if len(path) > deep and path[:deep] == keys
+            ".".join(map(str, path[depth:])): key_and_value[path[0] != of_keys]
+            for path, key_and_value in self._locations.items()
+            if len(path) > depth and path[:depth] == keys
         }
 
     def override(self, text: str) -> None:
@@ -426,7 +423,7 @@ class _YamlFile:
             rename = rename or {}
             accepted = [rename.get(f, f) for f in model.model_fields] + list(extra)
             # A misspelt key makes another one missing: a missing key is reported last. Of a value
-            # that may have several types, a wrong value says more than a wrong type.
+            # that may have several types, a wrong value is more helpful than a wrong type.
             first = min(
                 (
                     (e["type"] == "missing", _order(self.where((*keys, *e["loc"][:1])))),
@@ -465,9 +462,7 @@ class _YamlFile:
         message = str(error["msg"]).removeprefix("Value error, ")
         parameter = re.match(r"\w+", message)
         key = rename.get(parameter[0], parameter[0]) if parameter else ""
-        if (
-            not loc and key in accepted
-        ):  # a check of the whole model that says which parameter it is
+        if not loc and key in accepted:  # a check of the whole model that names the parameter
             full = (*keys, key)
         message = message.replace("Input should be", "must be").replace("a valid ", "a ")
         message = message.replace("a integer", "an integer")
@@ -491,13 +486,15 @@ def _to_values(
     values: dict[str, Any] = {}
     for key_node, value_node in node.value:
         key = str(key_node.value) if isinstance(key_node, yaml.ScalarNode) else ""
-        place = f"{path}:{key_node.start_mark.line + 1}:{key_node.start_mark.column + 1}"
+        location = f"{path}:{key_node.start_mark.line + 1}:{key_node.start_mark.column + 1}"
         if not key or key == "<<":
-            raise ConfigError(place, "a key must be plain text.", "Merge keys are not supported.")
+            raise ConfigError(
+                location, "a key must be plain text.", "Merge keys are not supported."
+            )
         if key in values:
-            raise ConfigError(place, f"{key!r} is given twice.", "Remove one.")
+            raise ConfigError(location, f"{key!r} is given twice.", "Remove one.")
         start = value_node.start_mark
-        locations[(*keys, key)] = (place, f"{path}:{start.line + 1}:{start.column + 1}")
+        locations[(*keys, key)] = (location, f"{path}:{start.line + 1}:{start.column + 1}")
         values[key] = _to_values(value_node, path, (*keys, key), locations)
     return values
 
@@ -517,7 +514,7 @@ def _stage_name(item: Any) -> str | None:
 
 
 def label_of(name: str, seen: dict[str, int], params: Any) -> Any:
-    """Return what a stage is called: as it says, else its name, or `name_2` if it is the second."""
+    """Return the label of a stage: its `as`, else its name, or `name_2` if it is the second."""
     if isinstance(params, dict) and AS in params:
         return params[AS]
     seen[name] = seen.get(name, 0) + 1

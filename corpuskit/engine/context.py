@@ -24,8 +24,8 @@ from corpuskit.formats.shards import open_parquet, read_sidecars, write_sidecar
 from corpuskit.formats.shuffle_files import read_shuffles, write_shuffle
 from corpuskit.kernels.jit import compile_seconds
 from corpuskit.stage import View
-from corpuskit.storage import digest_footer, digest_part, open_place
-from corpuskit.storage.faults import reach
+from corpuskit.storage import digest_footer, digest_part, open_ranged
+from corpuskit.storage.faults import fault_point
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -136,7 +136,6 @@ class UnitWork:
         self._publish(path, role, folder, source=source, rows=rows, first=first, last=last)
 
     def write_ledger(self) -> None:
-        """Publish the ledger part of this unit, if it has rows."""
         if not self._ledger.rows:
             return
         path = self._scratch_path(".parquet")
@@ -149,7 +148,6 @@ class UnitWork:
         self._ledger = LedgerWriter()
 
     def write_measures(self) -> None:
-        """Publish what the stages of this unit measured."""
         for file in self.measures.files():
             self._publish(
                 file.path, f"{MEASURES}{file.label}", f"measures/{file.label}", rows=file.rows,
@@ -180,10 +178,10 @@ class UnitWork:
     def _publish(
         self, path: Path, role: str, folder: str, *, prefix: str = "", **fields: Any
     ) -> None:
-        reach("write:after", str(path))
+        fault_point("write:after", str(path))
         number = self.unit.number
         digest = digest_part(path)
-        with open_place(path) as file:
+        with open_ranged(path) as file:
             footer = digest_footer(file)
         name = f"{folder}/{prefix}part-{unit_name(number)}-{digest[:12]}{path.suffix}"
         size = path.stat().st_size
@@ -195,7 +193,7 @@ class UnitWork:
     def _scratch_path(self, suffix: str) -> Path:
         self._written += 1
         path = self.scratch / f"{self.unit.number}-{self._written}{suffix}"
-        reach("write:before", str(path))
+        fault_point("write:before", str(path))
         return path
 
 
@@ -254,7 +252,7 @@ class PassWork(UnitWork, PhaseInputs):
     def part_keys(self) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         assert self.unit.part is not None, "only cells have a part"
         path = self.path(self.unit.part)
-        with open_place(path) as source, open_parquet(source, path) as file:
+        with open_ranged(path) as source, open_parquet(source, path) as file:
             table = file.read(columns=["key"], use_threads=False)
         keys = table.column("key").to_numpy()
         keep = read_sidecars(self.sidecar_paths()).keep
@@ -297,7 +295,7 @@ class PassWork(UnitWork, PhaseInputs):
     def write_file(self, name: str, content: bytes) -> None:
         path = self._scratch_path(".fixed")
         path.write_bytes(content)
-        reach("write:after", str(path))
+        fault_point("write:after", str(path))
         digest = digest_part(path)
         # Under its own name it would replace that of a newer plan, if this worker is a late one:
         # it gets its name when the phase is sealed.
@@ -325,8 +323,8 @@ class PassWork(UnitWork, PhaseInputs):
                     f"{NOT_APPLIED}{self.label}/{self.unit.source}", num - int(applies.sum())
                 )
             keep = keep | ~applies
-            places = pa.array(np.arange(len(keys)), mask=~applies)
-            fields = {name: values.take(places) for name, values in fields.items()}
+            rows = pa.array(np.arange(len(keys)), mask=~applies)
+            fields = {name: values.take(rows) for name, values in fields.items()}
         path = self._scratch_path(".arrow")
         write_sidecar(path, keep, fields, cuts)
         self._publish(

@@ -1,7 +1,7 @@
 """Whether a run keeps what `expect` asks for: measured from seals, checked at each barrier.
 
 A stage is judged when its last phase is sealed, or a sealed one is reused. The next phase begins
-only after that, so a run that was killed in between stops at the same place.
+only after that, so a run that was killed in between stops at the same phase.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from corpuskit.engine.callbacks import RunCallbacks
 from corpuskit.engine.expect import PACK, TOKENS, Bound, absent_origins, bounds_of, english_defaults
-from corpuskit.engine.status import funnel, sealed
+from corpuskit.engine.status import funnel
 from corpuskit.errors import ContractError, CorpuskitError
 from corpuskit.formats.manifest import NO_VALUE
 
@@ -63,34 +63,30 @@ class Contract:
         return (*subject, f"{sign} {limit}", share, self.verdict)
 
     def facts(self) -> dict[str, Any]:
-        """Return it as JSON values."""
         return {**dataclasses.asdict(self), "cells": list(self.cells())}
 
 
 def contracts(
-    run: RunDirectory,
-    finished: Sealed | None = None,
-    funnel_rows: Sequence[FunnelRow] | None = None,
+    run: RunDirectory, finished: Sealed, funnel_rows: Sequence[FunnelRow] | None = None
 ) -> list[Contract]:
     """Return every bound and whether it holds, in the order of the stages.
 
     Args:
-        finished: what `sealed` returned, where it is at hand.
-        funnel_rows: what `funnel` returned, likewise.
+        finished: what `sealed` returned.
+        funnel_rows: what `funnel` returned, where it is at hand.
     """
-    finished = sealed(run) if finished is None else finished
     funnel_rows = funnel(run, finished) if funnel_rows is None else funnel_rows
     sources = [step.label for step in run.plan.file.sources]
     rows = {row.stage: row for row in funnel_rows if not row.is_source}
     counters = _counters(finished)
-    places = {label: place for place, label in enumerate((*rows, TOKENS))}
+    position = {label: index for index, label in enumerate((*rows, TOKENS))}
     judged: list[Contract] = []
     for bound in sorted(
-        bounds_of(run.plan.settings.expect, sources), key=lambda b: places[b.stage]
+        bounds_of(run.plan.settings.expect, sources), key=lambda b: position[b.stage]
     ):
         is_of_stage = bound.stage != TOKENS and bound.source
         if is_of_stage and not run.plan.step(bound.stage).applies.to_source(bound.source):
-            continue  # it says nothing about documents that the stage never meets
+            continue  # the stage never sees documents of this source
         facts = (bound.stage, bound.source, ".".join(bound.path), bound.limit)
         row = rows[PACK if bound.stage == TOKENS else bound.stage]
         if row.state != "done":
@@ -155,7 +151,7 @@ def losses(
 ) -> Iterator[str]:
     """Yield a warning for each source that lost nearly everything in one stage.
 
-    Where `expect` says how much the stage may drop of it, that counts instead.
+    A bound in `expect` on what the stage may drop of the source replaces the warning.
 
     Args:
         labels: stages to look at; None = all.
@@ -261,9 +257,8 @@ def warnings(run: RunDirectory, finished: Sealed, judged: Iterable[Contract]) ->
     return texts
 
 
-def contract_facts(run: RunDirectory, finished: Sealed | None = None) -> dict[str, Any]:
+def contract_facts(run: RunDirectory, finished: Sealed) -> dict[str, Any]:
     """Return contracts and warnings as JSON values."""
-    finished = sealed(run) if finished is None else finished
     judged = contracts(run, finished)
     texts = warnings(run, finished, judged)
     return {"contracts": [contract.facts() for contract in judged], "warnings": texts}

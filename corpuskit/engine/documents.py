@@ -1,7 +1,7 @@
-"""Document parts whose texts lie in the input files; see `Phase.refers`.
+"""Document parts whose texts are in the input files; see `Phase.refers`.
 
-The phase that reads the input keeps all columns of a document but its text, and the hash of that.
-Whoever wants the text reads the input file again, and compares.
+The phase that reads the input stores all columns of a document but its text, and the hash of the
+text. A reader of texts reads the input file again and compares the hashes.
 """
 
 from __future__ import annotations
@@ -39,9 +39,8 @@ def read_part(
     Raises:
         DataError: the part is damaged, or its input file changed since.
     """
-    place = run.at(part)
     return read_documents(
-        place, columns, sidecars=sidecars, keys=keys, texts=lambda: _texts(run, part)
+        run.at(part), columns, sidecars=sidecars, keys=keys, texts=lambda: _texts(run, part)
     )
 
 
@@ -59,15 +58,14 @@ def without_texts(batch: pa.RecordBatch, view: View, keep: NDArray[np.bool_]) ->
     """
     from corpuskit.kernels.hashing import hash_texts  # loads numba, which `plan` does without
 
-    place = batch.schema.get_field_index("text")
+    column = batch.schema.get_field_index("text")
     rows = np.where(keep, np.arange(len(batch)), 0)
-    texts = batch.column(place).take(pa.array(rows, mask=~keep))
-    changed = batch.set_column(place, batch.schema.field(place), texts)
+    texts = batch.column(column).take(pa.array(rows, mask=~keep))
+    changed = batch.set_column(column, batch.schema.field(column), texts)
     return changed.append_column(TEXT_HASH, pa.array(view.fact(hash_texts)[0]))
 
 
 def _texts(run: RunDirectory, part: Part) -> Texts:
-    """Yield the texts of a part from its input files."""
     source = run.plan.source(part.source).for_texts()
     assert source is not None, "the plan made sure of it"
     pieces = [

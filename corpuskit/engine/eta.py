@@ -1,4 +1,4 @@
-"""Estimates of the time left: arithmetic over observed progress, and nothing else."""
+"""Estimates of the time left: pure arithmetic over observed progress."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 FIRST_SECONDS = 15.0
-"""No estimate is shown before: workers start, and kernels are loaded."""
+"""No estimate is shown earlier: workers start, and kernels are loaded."""
 
 FIRST_SHARE = 0.05
 PATIENT_SECONDS = 60.0
@@ -106,7 +106,7 @@ class Pace:
         return self._smoothed.seconds_left(now, last + (1 - share) * (last - begin) / gained)
 
 
-def left_of_tasks(task_seconds: float, share: float, places: int) -> float | None:
+def left_of_tasks(task_seconds: float, share: float, workers: int) -> float | None:
     """Return about how many seconds are left, from how long the finished tasks took.
 
     For an observer that starts when part of the work is done.
@@ -114,19 +114,19 @@ def left_of_tasks(task_seconds: float, share: float, places: int) -> float | Non
     Args:
         task_seconds: of all finished tasks together.
         share: of the work that they are.
-        places: where tasks run at the same time.
+        workers: how many tasks run at the same time.
     """
     if share < FIRST_SHARE or task_seconds <= 0:
         return None
-    return task_seconds * (1 - share) / share / max(places, 1)
+    return task_seconds * (1 - share) / share / max(workers, 1)
 
 
 def off_by(pairs: Iterable[tuple[float, float]]) -> float | None:
-    """Return how many times as long things take as was expected.
+    """Return how many times as long as expected the finished work took; None if that is no guide.
 
     Args:
-        pairs: (seconds expected, seconds taken) of what is done. None comes of too little of it, or
-            if the expectation was so wrong that it says nothing about the rest.
+        pairs: (seconds expected, seconds taken). Too few seconds are no guide, and neither is an
+            expectation that was wrong by more than TIMES_OFF.
     """
     pairs = list(pairs)
     expected, spent = sum(pair[0] for pair in pairs), sum(pair[1] for pair in pairs)
@@ -205,8 +205,8 @@ class Forecast:
         return phase_left, self._whole.seconds_left(now, now + phase_rest + off * rest_seconds)
 
 
-def in_words(seconds: float) -> str:
-    """Return a time to go as people say it, no more exact than it is known."""
+def format_duration(seconds: float) -> str:
+    """Return seconds as people say them, rounded: an estimate is not exact."""
     if seconds < 5:
         return "seconds"
     if seconds < 55:

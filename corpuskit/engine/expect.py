@@ -1,6 +1,7 @@
-"""`expect` of a pipeline file: bounds on what may come of a run (docs/contracts.md).
+"""`expect` of a pipeline file: bounds on the results of a run (docs/contracts.md).
 
-Here is what the file may say; `contracts` measures it. No bound is part of a fingerprint.
+This module checks the bounds when the plan is made; `contracts` measures them. No bound is part of
+a fingerprint.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
     from corpuskit.engine.config import PipelineFile, Step
 
-Path = tuple[str, ...]
+KeyPath = tuple[str, ...]
 
 TOKENS = "tokens"
 """Key of the bounds on what packing leaves, beside the labels of stages."""
@@ -45,7 +46,7 @@ class Bound(NamedTuple):
 
     stage: str
     source: str
-    path: Path
+    path: KeyPath
     limit: float
 
 
@@ -67,7 +68,7 @@ def bounds_of(expect: Mapping[str, Any], sources: Sequence[str]) -> list[Bound]:
     return bounds
 
 
-def _numbers(values: Mapping[str, Any]) -> Iterator[tuple[Path, Any]]:
+def _numbers(values: Mapping[str, Any]) -> Iterator[tuple[KeyPath, Any]]:
     for key, value in values.items():
         inner = _numbers(value) if isinstance(value, dict) else [((), value)]
         yield from (((key, *path), number) for path, number in inner)
@@ -100,7 +101,6 @@ class ExpectCheck:
         self.sources, self.locations = sources, locations
 
     def check(self, expect: Mapping[str, Any]) -> None:
-        """Check all of it."""
         for label, limits in self._items((), expect, (*self.stages, TOKENS)):
             keys = ("min",) if label == TOKENS else BOUNDS
             for key, value in self._items((label,), limits, (*keys, *self.sources)):
@@ -112,12 +112,12 @@ class ExpectCheck:
                 for bound, number in self._items((label, key), value, keys):
                     self._bound((label, key), (bound,), number)
 
-    def _refuse(self, path: Path, problem: str, hint: str = "") -> NoReturn:
+    def _refuse(self, path: KeyPath, problem: str, hint: str = "") -> NoReturn:
         name = ".".join(("expect", *path))
         raise ConfigError(self.locations.get(name, "expect"), f"{name} {problem}", hint)
 
     def _items(
-        self, path: Path, values: Any, names: Collection[str], parameters: Mapping[str, str] = {}
+        self, path: KeyPath, values: Any, names: Collection[str], parameters: Mapping[str, str] = {}
     ) -> Iterable[tuple[str, Any]]:
         """Return keys and values of what must be a mapping from known names."""
         if not isinstance(values, dict):
@@ -129,7 +129,7 @@ class ExpectCheck:
                 self._refuse((*path, key), "is no stage, source, bound or rule here.", hint)
         return values.items()
 
-    def _bound(self, owner: Path, path: Path, value: Any) -> None:
+    def _bound(self, owner: KeyPath, path: KeyPath, value: Any) -> None:
         """Check a bound, or those of all rules or labels."""
         stage = self.stages.get(owner[0])
         if path == ("rules",) and stage is not None:
@@ -148,8 +148,8 @@ class ExpectCheck:
             self._refuse((*owner, *path), problem)
 
 
-def _problem(stage: Stage, path: Path, value: Any) -> str:
-    """Return what is wrong with a share, or why it would say nothing; "" if it is sound."""
+def _problem(stage: Stage, path: KeyPath, value: Any) -> str:
+    """Return why a share is wrong or can never fail; "" if it is sound."""
     is_share = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 1
     vacuous = 0 if path[0] == "min_keep" else 1
     if not is_share or value == vacuous:
@@ -205,7 +205,7 @@ def absent_origins(file: PipelineFile) -> list[str]:
 
 
 def plan_warnings(steps: Sequence[Step]) -> list[str]:
-    """Return what stages say of their parameters and files; it may read files."""
+    """Return the warnings of stages about their parameters and files; it may read files."""
     return [f"{step.label}: {text}" for step in steps for text in step.stage.warnings()]
 
 

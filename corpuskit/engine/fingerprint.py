@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from corpuskit import closure
 from corpuskit.engine import registry
-from corpuskit.errors import UsageError
+from corpuskit.errors import UsageError, system_reason
 from corpuskit.storage import digest_file
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def file_digest(path: str) -> str:
             raise UsageError(f"{path}: is not a regular file. Check the path.")
         return _file_digest(path, status.st_size, status.st_mtime_ns)
     except OSError as error:
-        reason = (error.strerror or str(error)).lower()
+        reason = system_reason(error)
         raise UsageError(f"{path}: cannot be read: {reason}. Check the path.") from None
 
 

@@ -25,7 +25,8 @@ from corpuskit.errors import DataError, UsageError, noting
 from corpuskit.formats.batch import MAX_ORDINAL
 from corpuskit.formats.manifest import dump_checked, load_checked
 from corpuskit.stage import InputFile, Slice
-from corpuskit.storage import bare_address, find_files, find_named, is_remote, look_at
+from corpuskit.storage import bare_address, find_files, find_named, is_remote, stat_input
+from corpuskit.storage.search import WILDCARDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from corpuskit.storage import FoundFile, Store
 
 INPUTS = "inputs.json"
-_GLOB = "*?["
 
 SHARED_CELLS = 8
 """Slices share a unit up to cell_bytes / SHARED_CELLS of text. More would leave workers without
@@ -74,7 +74,6 @@ class Inputs:
 
     @functools.cached_property
     def numbered(self) -> list[tuple[InputFile, Slice]]:
-        """Every slice with its file."""
         pairs = zip(self.files, self.slices, strict=True)
         return [(file, piece) for file, pieces in pairs for piece in pieces]
 
@@ -86,7 +85,7 @@ class Inputs:
         return dict(zip(self.numbers, cut, strict=True))
 
     def facts(self) -> list[Any]:
-        """Return what the fingerprint of the reading phase says about its raw inputs."""
+        """Return the raw inputs as JSON values for the fingerprint of the reading phase."""
         pairs = zip(self.files, self.slices, strict=True)
         files = [
             [f.ordinal, f.source, f.name, f.size_bytes, f.stamp, [[s.begin, s.end] for s in cut]]
@@ -182,23 +181,23 @@ def _level(source: str, name: str) -> int:
 def _cut_units(
     pieces: list[tuple[InputFile, Slice]], sources: Mapping[str, Source], max_bytes: int
 ) -> tuple[int, ...]:
-    """Return where units begin: neighbours of a source share one up to `max_bytes` bytes of text.
+    """Return the indices of slices that begin units of up to `max_bytes` bytes of one source.
 
     A file that is added after the others of its source changes its last unit only.
     """
     starts: list[int] = []
     size_so_far, source = 0, ""
-    for place, (file, piece) in enumerate(pieces):
+    for index, (file, piece) in enumerate(pieces):
         size = sources[file.source].text_size(file, piece)[0] + OPENING_BYTES
         size_so_far += size
         if size_so_far > max_bytes or file.source != source:
-            starts.append(place)
+            starts.append(index)
             size_so_far, source = size, file.source
     return tuple(starts)
 
 
 def save_inputs(store: Store, inputs: Inputs, sources: Iterable[Step], cell_bytes: int) -> None:
-    """Remember how the files were cut."""
+    """Store how the files were cut, so that the next run need not read their footers."""
     tails = {step.label: _tail(step, cell_bytes) for step in sources}
     cuts = {
         _cut_key(file, tails[file.source]): [dataclasses.astuple(piece) for piece in cut]
@@ -248,7 +247,7 @@ def check_unchanged(file: InputFile) -> None:
     if not file.state:  # a source of its own way of finding files
         return
     try:
-        now = look_at(file.path)
+        now = stat_input(file.path)
     except (FileNotFoundError, NotADirectoryError):
         state = "is gone"
     else:
@@ -330,7 +329,6 @@ def _expand(step: Step) -> list[tuple[FoundFile, str]]:
 
 
 def _matches(patterns: Sequence[str]) -> list[tuple[FoundFile, str]]:
-    """Return the files that patterns match."""
     kinds = {is_remote(pattern) or pattern.startswith("hf://") for pattern in patterns}
     if len(kinds) > 1:
         raise UsageError("mixes local paths and addresses. Make two sources of it.")
@@ -344,7 +342,7 @@ def _matches(patterns: Sequence[str]) -> list[tuple[FoundFile, str]]:
             else [(file, file.address) for file in find_files(pattern)]
         )
         if not matches:
-            hint = "Check the path" if not set(pattern) & set(_GLOB) else "Check the pattern"
+            hint = "Check the pattern" if WILDCARDS & set(pattern) else "Check the path"
             hint += "." if remote else f"; it is relative to the working directory {os.getcwd()!r}."
             raise UsageError(f"no file matches {pattern!r}. {hint}")
         pairs += matches
@@ -359,6 +357,6 @@ def _root(pattern: str, separator: str) -> str:
     """Return the folder before the first wildcard, or of the file."""
     parts = pattern.split(separator)
     for index, part in enumerate(parts[:-1]):
-        if set(part) & set(_GLOB):
+        if WILDCARDS & set(part):
             return separator.join(parts[:index]) or ("/" if pattern.startswith("/") else ".")
     return separator.join(parts[:-1]) or ("/" if pattern.startswith("/") else ".")

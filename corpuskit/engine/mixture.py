@@ -1,9 +1,8 @@
 """What packing did to each source, and what training takes from it.
 
-The table of a mixture is estimated at first, counted once documents are packed, then planned. It
-is always computed from what a mix plan says (`sources` and `stages`), by one function. Before the
-mix plan is written, these two are worked out here: from the counters of the phase that packs, or,
-before that, from estimates of them.
+The table of a mixture is estimated at first, counted once documents are packed, then planned. One
+function computes it from `sources` and `stages` of a mix plan. Before the mix plan is written, both
+are derived here: from the counters of the phase that packs, or, before that, from estimates.
 """
 
 from __future__ import annotations
@@ -64,7 +63,7 @@ class Mixture:
     """The table of a mixture, and how far it can be believed.
 
     Attributes:
-        state: `estimated`, `counted` (all rows are packed) or `planned` (`mix/plan.json` says so).
+        state: `estimated`, `counted` (all rows are packed) or `planned` (from `mix/plan.json`).
         notes: why figures are estimates, or what they leave out.
         problem: why the run can't take that; empty if it can.
         rows: stage after stage; `sources`: over the whole run.
@@ -77,7 +76,6 @@ class Mixture:
     sources: tuple[MixtureRow, ...]
 
     def facts(self) -> dict[str, Any]:
-        """Return it as JSON values."""
         return dataclasses.asdict(self)
 
 
@@ -154,9 +152,8 @@ def _rows_of_stage(plan: Mapping[str, Any], stage: Mapping[str, Any]) -> list[Mi
 def _rows(
     plan: Mapping[str, Any], stage: str, counts: Sequence[int], shares: Sequence[float]
 ) -> list[MixtureRow]:
-    """Return the table of rows taken of each source."""
     sources, width = plan["sources"], plan["seq_len"] + 1
-    tokens = [_part(source, "tokens", num) for source, num in zip(sources, counts, strict=True)]
+    tokens = [_of_rows(source, "tokens", num) for source, num in zip(sources, counts, strict=True)]
     total = sum(tokens)
     return [
         MixtureRow(
@@ -164,7 +161,7 @@ def _rows(
             source=source["name"],
             rows=rows,
             tokens=num,
-            documents=_part(source, "documents", rows),
+            documents=_of_rows(source, "documents", rows),
             epochs=rows / source["rows"],
             max_epochs=source["max_epochs"],
             planned_ratio=share,
@@ -175,7 +172,7 @@ def _rows(
     ]
 
 
-def _part(source: Mapping[str, Any], name: str, rows: int) -> int:
+def _of_rows(source: Mapping[str, Any], name: str, rows: int) -> int:
     return round(Fraction(source[name] * rows, source["rows"]))
 
 
@@ -225,7 +222,7 @@ def _without_rows(run: RunDirectory, sources: Iterable[Mapping[str, Any]]) -> li
 
 
 def _planned(run: RunDirectory) -> Mixture:
-    """Return the mixture that `mix/plan.json` says, with the edits of a running mixture."""
+    """Return the mixture of `mix/plan.json`, with the edits of a running mixture."""
     location = run.store.where("mix/plan.json")
     try:
         plan, notes = _with_edits(run, json.loads(run.read_file("mix.plan", "mix/plan.json")))
@@ -253,7 +250,7 @@ def _with_edits(run: RunDirectory, plan: dict[str, Any]) -> tuple[dict[str, Any]
 
 
 def lost_edits(run: RunDirectory, phase: str) -> str:
-    """Say what is lost if a phase makes a mix again that has edits, or ""."""
+    """Return what is lost if a phase makes a mix again that has edits, or ""."""
     edits = run.store.list(FOLDER) if phase == MIX else []
     edits = [name for name in edits if name.count("/") == 1]  # below are shards of other runs
     if not edits:

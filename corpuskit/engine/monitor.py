@@ -1,9 +1,9 @@
-"""Watches a run: callbacks inside the process that runs it, and two monitors outside of it.
+"""Watches a run from outside the process that runs it.
 
-`RunMonitor` looks on while another shell, Slurm, Ray or another machine runs a run. `SlurmFollower`
-waits for the jobs that this process has submitted. Both know all they report from the run
-directory: seals, manifests, failures. Whether anybody is at work they know from the lock, from the
-jobs of Slurm, and from the log files of workers (`Liveness`).
+`RunMonitor` watches a run of another shell, of Slurm, Ray or another machine. `SlurmFollower` waits
+for the jobs that this process has submitted. Both read seals, manifests and failures from the run
+directory. Whether the run is alive they learn from its lock, from the jobs in Slurm, and from the
+log files of workers (`Liveness`).
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from corpuskit.storage import Store
 
 ASK_SECONDS = 10.0
-"""How often Slurm is asked about the jobs (a controller serves many), and the lease is read."""
+"""How often Slurm is queried for the jobs (its controller serves many) and the lease is read."""
 
 LEASE_SECONDS = 60.0
 """A lease in object storage that was not renewed for this long has no holder."""
@@ -69,7 +69,7 @@ TASKS_PER_SECOND = 1000
 """With more tasks the folder is listed less often: a listing of 100,000 takes a second."""
 
 SEAL_SECONDS = 30.0
-"""How long a seal may take to appear after the last job has ended (network file systems)."""
+"""How long a network file system may take to show a seal after the last job has ended."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,7 +78,7 @@ class Heartbeat:
 
     Attributes:
         evidence: what shows it.
-        needs_help: it goes on only when a person does what `evidence` says.
+        needs_help: it goes on only after a person has done what `evidence` asks for.
     """
 
     is_alive: bool | None
@@ -115,7 +115,6 @@ class RunMonitor:
             self._is_foreign = True
 
     def look(self) -> RunProgress:
-        """Return how far the run is now."""
         if self._clock() - self._planned > PLAN_SECONDS:
             self._planned = self._clock()
             if _digest(self.run.store) != self._plan:
@@ -153,7 +152,7 @@ class RunMonitor:
                 return False
         else:
             self.tracker.look()
-            seal = self._sealed(phase, count.fingerprint) if count.is_whole else None
+            seal = self._sealed(phase, count.fingerprint) if count.is_complete else None
             if seal is None:
                 return False
         self.run.set_seal(phase, seal)
@@ -169,7 +168,6 @@ class RunMonitor:
         return seal if is_same(seal.fingerprint, fingerprint) else None
 
     def _fingerprint(self, phase: Phase) -> str:
-        """Return the fingerprint under which the phase is run."""
         expected = self.run.fingerprint(phase)
         if self._is_foreign:
             for name in self.run.store.list(f"manifests/{phase.name}"):
@@ -192,7 +190,7 @@ class RunMonitor:
         return failures
 
     def _quiet(self, heartbeat: Heartbeat) -> str:
-        """Return what there is to say when nothing changes."""
+        """Return a note for a run in which nothing changes, or ""."""
         if heartbeat.needs_help:
             return heartbeat.evidence
         count = self.tracker.count
@@ -205,7 +203,7 @@ class RunMonitor:
 
 
 class Liveness:
-    """Finds out whether somebody works on a run, not too often where asking costs something."""
+    """Finds out whether somebody works on a run; asks Slurm and object stores only now and then."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -230,7 +228,7 @@ class Liveness:
         return self._last if is_sure else Heartbeat(True, "")
 
     def ask(self, store: Store) -> Heartbeat:
-        """Look now, and believe it at once."""
+        """Return what one look shows, without waiting for GONE_SECONDS."""
         jobs = read_jobs(store)
         if jobs:
             try:
@@ -261,7 +259,7 @@ class Liveness:
 def heartbeat(store: Store) -> Heartbeat:
     """Return whether somebody works on a run, as far as one look tells.
 
-    In object storage the lease of a killed holder lies there until another one takes it.
+    In object storage the lease of a killed holder stays until another holder takes it.
     """
     return Liveness(time.monotonic).ask(store)
 
@@ -330,7 +328,7 @@ class SlurmFollower:
         self._queued: tuple[Job, tuple[str, ...]] | None = None
         self._noted: set[tuple[Job, tuple[str, ...]]] = set()
         self._ended: defaultdict[Job, Counter[str]] = defaultdict(Counter)
-        """How elements ended, as far as it was seen: Slurm forgets them after minutes."""
+        """How elements ended, as far as seen: Slurm forgets ended jobs after minutes."""
 
     def follow(self) -> list[Seal]:
         """Wait for every phase to be sealed, and for the run to be closed.
@@ -363,7 +361,7 @@ class SlurmFollower:
             self._pause(phase, count.tasks_done / TASKS_PER_SECOND)
 
     def _is_new(self, seal: Seal, work: PhaseWork) -> bool:
-        """Return whether a seal is not an old one whose files are gone and are made again now."""
+        """Return whether a seal is of these jobs, not an old one whose files they make again."""
         return seal != work.before or (not seal.deleted and self.run.has_parts(seal))
 
     def _report(self, count: PhaseCount) -> None:
@@ -375,7 +373,7 @@ class SlurmFollower:
             self.callbacks.task_ends("done", {})
 
     def _pause(self, phase: Phase | None, seconds: float = 0.0) -> None:
-        """Wait a little; raise when nobody works on the run any more."""
+        """Sleep until the next look; raise if no job works on the run any more."""
         time.sleep(max(POLL_SECONDS, seconds))
         if time.monotonic() - self._asked < ASK_SECONDS and self._gone_since is None:
             return
@@ -421,10 +419,10 @@ class SlurmFollower:
             )
         name = CLOSING if phase is None else phase.name
         [last] = [job for job in self.jobs if job.phase == name]
-        words = JobState(last, dict(self._ended[last]), ()).description
+        description = JobState(last, dict(self._ended[last]), ()).description
         goal = "close the run" if phase is None else f"finish phase {name}"
         return TaskError(
             f"{self.run.store.address}: no job is left in Slurm to {goal}. Job {last.number}: "
-            f"{words.rstrip('.')}. Logs: {log_of(self.run, last)}. Run the same command again to "
-            "continue."
+            f"{description.rstrip('.')}. Logs: {log_of(self.run, last)}. Run the same command "
+            "again to continue."
         )

@@ -37,7 +37,7 @@ TASK_BYTES = 256 << 20
 """A task holds at most about this much text: minutes of work, not hours."""
 
 MIN_TASKS = 1024
-"""At least this many tasks when there are units enough: room for workers, whatever their number."""
+"""At least this many tasks when there are enough units, so that any number of workers has work."""
 
 MOST_SHOWN = 5
 """Failures that an error message lists."""
@@ -77,7 +77,6 @@ class PhaseStatus:
     units_reused: int = 0
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as JSON values; the phase is its name."""
         fields = {name: value for name, value in vars(self).items() if name != "phase"}
         return {"phase": self.phase.name, **fields, "stages": list(self.phase.labels)}
 
@@ -123,26 +122,26 @@ def cut_tasks(phase: Phase, fingerprint: str, units: Sequence[Unit], num: int | 
     if num is None:
         size = sum(unit.text_bytes for unit in units)
         num = max(-(-size // TASK_BYTES), MIN_TASKS)
-    groups = _groups([max(unit.text_bytes, 1) for unit in units], min(num, len(units)))
+    ranges = _even_ranges([max(unit.text_bytes, 1) for unit in units], min(num, len(units)))
     return [
         Task(phase.index, fingerprint, tuple(unit.number for unit in units[begin:end]))
-        for begin, end in groups
+        for begin, end in ranges
     ]
 
 
-def _groups(sizes: Sequence[int], num: int) -> list[tuple[int, int]]:
+def _even_ranges(sizes: Sequence[int], num: int) -> list[tuple[int, int]]:
     """Cut a list into `num` ranges, about equal in size and none of them empty."""
-    groups: list[tuple[int, int]] = []
+    ranges: list[tuple[int, int]] = []
     remaining = sum(sizes)
     begin = size = 0
     for index, size_of_unit in enumerate(sizes):
         size += size_of_unit
-        num_left = num - len(groups) - 1
+        num_left = num - len(ranges) - 1
         if num_left and (size * (num_left + 1) >= remaining or len(sizes) - index - 1 <= num_left):
-            groups.append((begin, index + 1))
+            ranges.append((begin, index + 1))
             remaining -= size
             begin, size = index + 1, 0
-    return [*groups, (begin, len(sizes))] if begin < len(sizes) else groups
+    return [*ranges, (begin, len(sizes))] if begin < len(sizes) else ranges
 
 
 class PhaseWork:
@@ -165,7 +164,7 @@ class PhaseWork:
 
     @functools.cached_property
     def manifests(self) -> dict[str, Manifest]:
-        """The usable manifests at the first time of asking."""
+        """The usable manifests, read once."""
         return {} if self.reused else self.run.manifests(self.phase, self.fingerprint)
 
     @functools.cached_property
@@ -217,7 +216,6 @@ class PhaseWork:
         return [task for task in remaining if task.units]
 
     def status(self) -> PhaseStatus:
-        """Return what would happen now."""
         rows = sum(unit.rows for unit in self.units)
         size = sum(unit.text_bytes for unit in self.units)
         num = len(self.units)
@@ -283,7 +281,7 @@ class PhaseWork:
         return earlier.is_edited(source, self.run.chain(self.phase, source))
 
     def discard_broken(self) -> None:
-        """Delete manifests that cannot be used: were a part to come back, they would count.
+        """Delete manifests that cannot be used: if a missing part came back, they would count.
 
         Only the holder of the lock may call it.
         """
@@ -319,7 +317,7 @@ class PhaseWork:
             seal = dataclasses.replace(merged, inputs=self.run.input_contents(self.phase))
             if len(seal.units) != len(self.units):
                 raise DataError(f"phase {self.phase.name}: manifests vanished. Run again.")
-            self._place_files(seal)
+            self._write_fixed_names(seal)
         if seal != self.before:
             store.put(self.run.seal_name(self.phase), seal.to_json())
         else:
@@ -350,8 +348,8 @@ class PhaseWork:
         self.run.store.put(part.path, content)
         return [part]
 
-    def _place_files(self, seal: Seal) -> None:
-        """Give files their fixed names; the seal that says what they hold comes after them."""
+    def _write_fixed_names(self, seal: Seal) -> None:
+        """Write files under their fixed names; the seal with their digests is written later."""
         store = self.run.store
         for role in seal.parts.roles():
             for part in role if role.role.startswith("file:") else ():
@@ -440,7 +438,7 @@ class FailureRecord:
 
 
 def note_failures(run: RunDirectory, phase: Phase, failures: Sequence[TaskFailure]) -> None:
-    """Remember the failures of a phase; best effort, a full disk must not hide them."""
+    """Store the failures of a phase; if the disk is full, they are reported all the same."""
     for failure in failures:
         task = failure.task
         name = f"manifests/{phase.name}/{task.fingerprint}/failed-{task.name}.json"
@@ -494,7 +492,7 @@ def read_failures(run: RunDirectory, phase: Phase) -> list[FailureRecord]:
 def failure_error(phase: Phase, failures: Sequence[TaskFailure | FailureRecord]) -> CorpuskitError:
     """Return the error that names the failed tasks, their logs, and how to go on."""
     if all(failure.code == ContractError.exit_code for failure in failures):
-        return ContractError(failures[0].error)  # every slot says the same
+        return ContractError(failures[0].error)  # every slot reports the same
     lines = [
         f"phase {phase.name}: {len(failures)} of its tasks failed; "
         "the others finished and are kept."

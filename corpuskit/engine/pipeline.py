@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from corpuskit.engine.executors import Launcher
     from corpuskit.engine.executors.slurm import Job
     from corpuskit.engine.plan import Phase
-    from corpuskit.engine.resources import AvailableResources, EarlierPhases
+    from corpuskit.engine.resources import AvailableResources
     from corpuskit.formats.manifest import Seal
 
 
@@ -211,7 +211,7 @@ def prepared(
     """Yield the run directory of a plan, locked and ready for its tasks.
 
     Args:
-        accept: go on where `expect` does not hold; `plan.json` says so.
+        accept: go on where `expect` does not hold; `plan.json` records it.
 
     Raises:
         UsageError: nothing may be run there.
@@ -253,12 +253,11 @@ def _run_phases(
 
     seals: list[Seal] = []
     reused: list[bool] = []
-    past: EarlierPhases = {}
     with launcher:
         for phase in directory.plan.phases:
             work = PhaseWork(directory, phase, accept_code=accept_code)
             if work.reused is None:
-                note = check_phase(work, force=force, is_started=not all(reused), past=past)
+                note = check_phase(work, force=force, is_started=not all(reused))
                 if note:
                     callbacks.notes(note)
             work.discard_broken()
@@ -280,17 +279,15 @@ def check_phase(
     force: bool = False,
     is_started: bool = False,
     in_slot: bool = False,
-    past: EarlierPhases | None = None,
     available: AvailableResources | None = None,
 ) -> str:
     """Refuse to begin a phase if it, or a later one, will not fit; return what was forced.
 
     Args:
-        force: run all the same, and return why it was not a good idea; otherwise it returns "".
+        force: run all the same, and return what does not fit. Else "" is returned.
         is_started: phases of this run were run already.
         in_slot: this process works for Slurm.
-        past: a dict that is kept between the barriers of a run.
-        available: what there is, if that is known.
+        available: memory and disk; measured if absent.
 
     Raises:
         UsageError: it does not fit, and nothing was run.
@@ -306,7 +303,7 @@ def check_phase(
         raise (TaskError if is_started else UsageError)(f"{lost}")
     num_done = len(run.manifest_names(work.phase, work.fingerprint))
     share_left = max(1 - num_done / len(work.all_tasks), 0.0) if work.all_tasks else 0.0
-    estimates = estimate_resources(run, work.phase.index, share_left, past)
+    estimates = estimate_resources(run, work.phase.index, share_left)
     available = available or available_resources(run, in_slot=in_slot)
     problems = find_problems(run, estimates, available)
     if not problems:
@@ -386,10 +383,10 @@ def _refuse_inputs_inside(directory: RunDirectory) -> None:
             )
 
 
-def _is_inside(place: str, root: str) -> bool:
-    if is_remote(place) or is_remote(root):
-        return f"{place}/".startswith(root.rstrip("/") + "/")
-    return Path(place).resolve().is_relative_to(Path(root).resolve())
+def _is_inside(folder: str, root: str) -> bool:
+    if is_remote(folder) or is_remote(root):
+        return f"{folder}/".startswith(root.rstrip("/") + "/")
+    return Path(folder).resolve().is_relative_to(Path(root).resolve())
 
 
 def _forward(callbacks: RunCallbacks) -> Any:

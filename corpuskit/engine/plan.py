@@ -1,8 +1,8 @@
 """Steps become phases: streaming stages are fused, global stages expand into their passes.
 
-A plan is a function of the pipeline file alone; which files there are, how they are cut, and what
-can be reused is found when it runs. Workers rebuild it from `plan.json`. What can be known to fail
-is checked before a plan is made.
+A plan is a function of the pipeline file alone. A run finds which input files there are, how they
+are cut, and what can be reused. Workers rebuild the plan from `plan.json`. Whatever can be known to
+be wrong is refused before a plan is made.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ DOCUMENTS_BELOW_BYTES = 100_000_000_000
 """`documents/` is written by default below this size of the input."""
 
 IN_PROCESS_BELOW_BYTES = 32 << 20
-"""Smaller inputs are worked on by the command itself, if the file says nothing about workers: 32 MB
-of text take about 4 CPU seconds through usual filters, and two workers 2 to start."""
+"""Smaller inputs are processed by the command itself, unless the file sets the workers: 32 MB of
+text take about 4 CPU seconds through usual filters, and two workers take 2 to start."""
 
 
 _INTERNAL = ("work/", "ledger/", "profile/", "measures/", "ids/")
@@ -54,7 +54,7 @@ class Phase:
     """N independent units of work between two barriers.
 
     Attributes:
-        index: place in the plan.
+        index: position in the plan.
         name: of its manifests, ledger parts and work folder.
         labels: the steps it runs: fused streaming stages, or the one global stage.
         pass_name: of a global stage; empty for a streaming phase. The first pass of the first
@@ -89,12 +89,12 @@ class Phase:
 
     @property
     def is_read_by_users(self) -> bool:
-        """Whether documents that it writes are results, all with the same columns."""
+        """Whether the documents that it writes are results for users, all with the same columns."""
         return any(not folder.startswith(_INTERNAL) for folder in self.owns)
 
     @property
     def refers(self) -> bool:
-        """Whether its document parts leave most texts where they are, in the input files."""
+        """Whether its document parts lack most texts, which are read from the input files again."""
         return bool(self.pass_name) and self.base is None
 
 
@@ -114,15 +114,12 @@ class Plan:
 
     @property
     def settings(self) -> PipelineSettings:
-        """The settings of the pipeline file."""
         return self.file.settings
 
     def step(self, label: str) -> Step:
-        """Return a step by its label."""
         return next(step for step in self.file.steps if step.label == label)
 
     def source(self, label: str) -> Source:
-        """Return the configured format of a source."""
         return next(step.source for step in self.file.sources if step.label == label)
 
     def current_pass(self, phase: Phase) -> Pass:
@@ -176,18 +173,20 @@ class Plan:
 
     def with_documents(self, is_wanted: bool) -> Plan:
         """Return the plan that does, or does not, write `documents/`."""
-        settings = self.settings.model_copy(update={"documents": is_wanted})
-        file = dataclasses.replace(self.file, settings=settings)
-        return dataclasses.replace(self, file=file, phases=_phases(file, self.until))
+        plan = self.with_settings(documents=is_wanted)
+        return dataclasses.replace(plan, phases=_phases(plan.file, self.until))
 
     def with_workers(self, num: int) -> Plan:
         """Return the plan with another number of local workers; no phase changes."""
         executor = self.settings.executor.model_copy(update={"workers": num})
-        settings = self.settings.model_copy(update={"executor": executor})
+        return self.with_settings(executor=executor)
+
+    def with_settings(self, **changes: Any) -> Plan:
+        """Return the plan with other settings, and the same phases."""
+        settings = self.settings.model_copy(update=changes)
         return dataclasses.replace(self, file=dataclasses.replace(self.file, settings=settings))
 
     def to_json(self) -> dict[str, Any]:
-        """Return what `from_json` needs."""
         return {
             "format": 1,
             "path": self.file.path,
@@ -224,8 +223,7 @@ def _columns_of(
     return {
         name: kind
         for name, kind in phase.columns.items()
-        for applies in [plan.step(name.partition(".")[0]).applies]
-        if sources is None or any(map(applies.to_source, sources))
+        if sources is None or any(map(plan.step(name.partition(".")[0]).applies.to_source, sources))
     }
 
 
@@ -251,7 +249,7 @@ def compile_plan(file: PipelineFile, until: str | None = None) -> Plan:
     labels = [step.label for step in file.steps]
     if until is not None and until not in labels:
         raise UsageError(f"--until {until}: no such stage here. {suggest(until, labels)}")
-    check_place(file)
+    check_environment(file)
     check_stages(file)
     names = tuple(step.label for step in file.sources)
     ExpectCheck(file.steps, names, file.locations).check(file.settings.expect)
@@ -284,8 +282,8 @@ class _Builder:
     """Collects phases while the steps go by.
 
     Args:
-        until: a streaming stage that ends its phase. That phase is named after it, so it is another
-            one than that of the whole plan, and neither takes the place of the other.
+        until: a streaming stage that ends its phase. That phase is named after it, so it does not
+            replace the phase of the whole plan, nor is it replaced by that.
     """
 
     def __init__(self, file: PipelineFile, until: str | None) -> None:
@@ -330,11 +328,10 @@ class _Builder:
         owns += [f"measures/{label}/part-" for label in stages]
         owns += ["ids/"] if self.base is None else []
         owns += [f"{folder}/"] if folder else []
-        default = name or "read"
         is_packed = bool(self.group) and isinstance(self.group[-1].stage, CellStage)
         # A stage of some sources that is added or removed must not rename the phase of all.
         shared = [step.label for step in self.group if step.applies.sources is None]
-        stem = labels[-1] if labels else default
+        stem = labels[-1] if labels else name or "read"
         if shared and stem != self.until:
             stem = shared[-1]
         self.base = self.add(stem, labels, owns=tuple(owns), folder=folder)
@@ -356,7 +353,6 @@ class _Builder:
             self.flush()
 
     def expand(self, step: Step, stage: GlobalStage) -> None:
-        """Append the passes of a global stage."""
         if stage.reads == "documents" and not self._reads_input(step, stage):
             self.flush()
         if self.role != stage.reads:
@@ -390,8 +386,8 @@ class _Builder:
     def _reads_input(self, step: Step, stage: GlobalStage) -> bool:
         """Return whether the first pass of a stage runs while the input is read.
 
-        That is where no stage precedes it and texts are cheap to read again: Parquet on disk
-        takes 2 to 3 CPU seconds a GB to read, and 6 to write as a shard. An edit of the stage then
+        It does if no stage precedes it and texts are cheap to read again: a GB of Parquet on disk
+        takes 2 to 3 CPU seconds to read, and 6 to write as a shard. An edit of the stage then
         reads the input again, as it would read the shards.
         """
         is_first = self.base is None and not self.group and not step.applies.is_limited
@@ -407,7 +403,7 @@ class _Builder:
         return not pending and self.phases[self.base or 0].is_stream
 
     def write_documents(self) -> None:
-        """See to it that what survived lies in `documents/`."""
+        """Have the documents that survive written to `documents/`."""
         if self.is_written():
             last = self.phases[-1]
             owns = (*last.owns, "documents/")
@@ -565,13 +561,13 @@ def check_applies(step: Step, known: Known, added: Mapping[str, Step]) -> None:
             known.check_source("sources", name)
         for condition in applies.where:
             column = condition.column
-            place = f"{WHERE}.{column}"
+            key = f"{WHERE}.{column}"
             if column == "source":
-                raise UsageError(f"{place}: is what `sources` chooses. Write sources: [...].")
+                raise UsageError(f"{key}: is what `sources` chooses. Write sources: [...].")
             if column not in known.columns:
                 hint = suggest(column, known.columns)
                 raise UsageError(
-                    f"{place}: no earlier stage adds this column, and no source declares it. {hint}"
+                    f"{key}: no earlier stage adds this column, and no source declares it. {hint}"
                 )
             condition.check(known.columns[column], known.values.get(column))
         if applies.is_limited and (reason := _unlimited(step)):
@@ -584,9 +580,9 @@ def check_applies(step: Step, known: Known, added: Mapping[str, Step]) -> None:
                 if adder and applies.to_source(name) and not adder.applies.to_source(name)
             ]
             if adder and missing:
-                place = f"{WHERE}.{column}" if column in applies.columns else column
+                key = f"{WHERE}.{column}" if column in applies.columns else column
                 raise UsageError(
-                    f"{place}: {adder.label} adds it to {', '.join(adder.applies.sources or ())} "
+                    f"{key}: {adder.label} adds it to {', '.join(adder.applies.sources or ())} "
                     f"only, so documents of {', '.join(missing)} lack it. Add "
                     f"{', '.join(missing)} to the sources of {adder.label}, or set the sources of "
                     f"{step.label}."
@@ -608,7 +604,7 @@ def _unlimited(step: Step) -> str:
 def located(
     step: Step, kinds: type[Exception] | tuple[type[Exception], ...] = (UsageError, DataError)
 ) -> Iterator[None]:
-    """Give what a step refuses its place in the pipeline file.
+    """Name the line of the pipeline file in an error of a step.
 
     Raises:
         ConfigError: instead of errors of these kinds.
@@ -626,7 +622,7 @@ def located(
         raise ConfigError(location, text) from None
 
 
-def check_place(file: PipelineFile) -> None:
+def check_environment(file: PipelineFile) -> None:
     """Check that the output can be written, and that the executor is there.
 
     Raises:
@@ -652,12 +648,12 @@ def _output_problem(output: str) -> str:
     """Return why nothing can be written there; what does not exist yet will be made."""
     if output.startswith(hub.SCHEME):
         return f"{hub.NO_RUNS}."
-    place = os.path.abspath(output)
-    while not os.path.lexists(place):
-        place = os.path.dirname(place)
-    if not os.path.isdir(place):
-        return f"{place} is not a folder."
-    return "" if os.access(place, os.W_OK | os.X_OK) else f"{place} may not be written to."
+    folder = os.path.abspath(output)
+    while not os.path.lexists(folder):
+        folder = os.path.dirname(folder)
+    if not os.path.isdir(folder):
+        return f"{folder} is not a folder."
+    return "" if os.access(folder, os.W_OK | os.X_OK) else f"{folder} may not be written to."
 
 
 def _check_integers(step: Step) -> None:
@@ -684,7 +680,6 @@ def _check_reference_runs(runs: tuple[str, ...], output: str) -> None:
 
 
 def _declared(file: PipelineFile) -> Mapping[str, pa.DataType]:
-    """Return the columns that sources declare."""
     types: dict[str, pa.DataType] = {}
     for step in file.sources:
         for name, kind in step.source.declared().items():

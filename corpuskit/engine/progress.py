@@ -1,7 +1,7 @@
-"""How far a run is that runs: phases, tasks, documents, the funnel so far, and how long to go.
+"""Progress of a run: phases, tasks, documents, the funnel so far, and the time left.
 
-`PhaseCount` counts the manifests of the current phase, each read once. `Tracker` adds what the
-process that runs the plan, or a monitor outside of it, reports, and says how far the run is.
+`PhaseCount` counts the manifests of the current phase; each is read once. `Tracker` adds what the
+process that runs the plan, or a monitor outside of it, reports.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
     from corpuskit.engine.config import Step
     from corpuskit.engine.plan import Phase
-    from corpuskit.engine.resources import EarlierPhases
     from corpuskit.engine.rundir import RunDirectory
     from corpuskit.formats.manifest import Seal
     from corpuskit.stage import Unit
@@ -53,7 +52,6 @@ class StageSoFar:
 
     @property
     def kept_ratio(self) -> float:
-        """Share of the documents that it has kept."""
         return self.num_out / self.num_in if self.num_in else 1.0
 
 
@@ -87,20 +85,18 @@ class PhaseCount:
         self.weight = self.rows = self.unit_bytes = 0
         self.task_seconds = self.longest_seconds = 0.0
         self.failed: tuple[str, ...] = ()
-        """Names of what is remembered of failed tasks."""
+        """Names of the files about failed tasks."""
 
     @property
     def documents(self) -> int:
-        """Documents that were read."""
         return total(self.counters, "read/") if self.phase.is_stream else self.rows
 
     @property
     def text_bytes(self) -> int:
-        """Bytes of text that were read."""
         return total(self.counters, "read_bytes/") if self.phase.is_stream else self.unit_bytes
 
     @property
-    def is_whole(self) -> bool:
+    def is_complete(self) -> bool:
         """Whether every unit is in some manifest."""
         return len(self._done) == len(self.units)
 
@@ -133,7 +129,6 @@ class PhaseCount:
         return min((self.weight + extra) / self._total, 1.0)
 
     def counters_so_far(self) -> PhaseCounters:
-        """Return what was counted so far."""
         return PhaseCounters(self.counters, self.rows, is_final=False)
 
     def _add(self, name: str, manifest: Manifest) -> None:
@@ -160,8 +155,8 @@ def funnel_so_far(
 ) -> tuple[StageSoFar, ...]:
     """Return what was read of every source and what stages have done so far, in plan order.
 
-    Of finished phases that is what `status.funnel` says; a stage of a phase that runs is measured
-    by the documents that this phase has read so far.
+    For finished phases this equals `status.funnel`; a stage of a running phase is measured by the
+    documents that the phase has read so far.
 
     Args:
         counters: by index of the phase.
@@ -261,7 +256,7 @@ class RunProgress:
         seconds: since the run began, as far as that is known.
         phase_seconds_left, seconds_left: None = not known yet.
         quiet_seconds: since a task was finished, or a phase begun.
-        note: what else there is to say, in one line.
+        note: one line about what hinders the run, if anything.
     """
 
     name: str
@@ -279,7 +274,6 @@ class RunProgress:
     note: str = ""
 
     def facts(self) -> dict[str, Any]:
-        """Return the same as JSON values."""
         facts = dataclasses.asdict(self)
         facts["funnel"] = [
             {**dataclasses.asdict(row), "kept_ratio": round(row.kept_ratio, 6)}
@@ -289,7 +283,7 @@ class RunProgress:
 
 
 class Tracker:
-    """Keeps what is known of a run that runs.
+    """Collects the progress of a running run.
 
     Args:
         clock: seconds, of any clock.
@@ -307,7 +301,6 @@ class Tracker:
             for phase in run.plan.phases
         }
         self._counters: dict[int, PhaseCounters] = {}
-        self._past: EarlierPhases = {}
         self._forecast = Forecast(self._began)
         self._entered = self._changed = self._began
         self._before = self._reported = (0, 0)
@@ -341,13 +334,12 @@ class Tracker:
             self._forecast.restart(self._compiled, self._share())
 
     def look(self) -> None:
-        """Count the manifests that are new."""
         if self.count is not None and self.count.look():
             self._changed = self._clock()
             self._forecast.note(self._changed, self._share())
 
     def end(self, phase: Phase, seal: Seal, state: PhaseState = "done") -> None:
-        """Note that a phase is finished; what it took is known of one that was begun here."""
+        """Note that a phase is finished; its time is known only if `begin` was called for it."""
         now = self._clock()
         row = dataclasses.replace(self._phases[phase.index], state=state, share=1.0)
         if self.count is not None and state == "done":
@@ -366,7 +358,6 @@ class Tracker:
         self.count, self._changed = None, now
 
     def progress(self, state: RunState = "running", note: str = "") -> RunProgress:
-        """Return how far the run is now."""
         now = self._clock()
         counters = dict(self._counters)
         current = next(
@@ -400,9 +391,8 @@ class Tracker:
         return "" if is_over else self._compiling
 
     def _running(self, now: float, state: PhaseState) -> PhaseProgress:
-        """Return how far the current phase is."""
         count = self.count
-        assert count is not None, "asked while a phase runs"
+        assert count is not None, "called while a phase runs"
         documents, size = (
             max(committed, had + reported)
             for committed, had, reported in zip(
@@ -415,7 +405,7 @@ class Tracker:
         )  # fmt: skip
 
     def _share(self) -> float:
-        assert self.count is not None, "asked while a phase runs"
+        assert self.count is not None, "called while a phase runs"
         unfinished = self._before[1] + self._reported[1] - self.count.text_bytes
         return self.count.share(max(unfinished, 0))
 
@@ -426,12 +416,11 @@ class Tracker:
     def _expect(self, phase: Phase) -> None:
         """Work out how long this phase and later ones should take, before any is measured."""
         num_workers = self.num_workers()
-        for need in estimate_resources(self.run, phase.index, past=self._past):
+        for need in estimate_resources(self.run, phase.index):
             busy = max(min(num_workers, need.units), 1)
             self._forecast.expected[need.phase] = need.cpu_seconds / busy
 
     def num_workers(self) -> int:
-        """Return how many tasks may run at the same time."""
         executor = self.run.plan.settings.executor
         slots = executor.slurm.slots if executor.kind == "slurm" else 1
         return executor.processes * slots
@@ -439,7 +428,7 @@ class Tracker:
     def _seconds_left(self, now: float) -> tuple[float | None, float | None]:
         """Return about how many seconds this phase, and the whole run, will still take."""
         count = self.count
-        assert count is not None, "asked while a phase runs"
+        assert count is not None, "called while a phase runs"
         waiting = [row.name for index, row in self._phases.items() if index > count.phase.index]
         fallback = None
         if self._is_late:

@@ -241,7 +241,6 @@ def detect_source(patterns: list[str]) -> dict[str, Any]:
 
 
 def _describe(path: str) -> tuple[str, dict[str, str]]:
-    """Return format and parameters of a file."""
     kind, names = string_columns(path)
     return kind, {} if names is None else _columns(path, names)
 

@@ -167,7 +167,7 @@ _DOMAIN = (
     r"^[A-Za-z][A-Za-z0-9+.\-]*://(?:[^/?#@]*@)?(?:[wW]{3}\.)?"
     r"(?P<name>\[[0-9A-Fa-f:.]+\]|[^\s\x00-\x20\x7f/?#:<>\"'\\^`{|}\[\]]+)(?:[/?#:]|$)"
 )
-"""The host of a URL as RFC 3986 places it; with characters that no host has, there is no host."""
+"""The host of a URL by RFC 3986; with characters that no host has, there is no host."""
 
 
 def bins(values: NDArray[np.float64]) -> NDArray[np.int64]:
@@ -237,12 +237,11 @@ class Profile:
             hosts = pc.struct_field(pc.extract_regex(urls, _DOMAIN), "name")
             self._names((at, "domain", ""), pc.utf8_lower(hosts), sizes)
         if at == LEFT:
-            for place, field in enumerate(view.batch.schema):
+            for index, field in enumerate(view.batch.schema):
                 if "." in field.name and field.type == pa.string():
-                    self._names((at, "value", field.name), view.batch.column(place), sizes)
+                    self._names((at, "value", field.name), view.batch.column(index), sizes)
 
     def applied(self, label: str, stage: StreamingStage, view: View, outcome: Outcome) -> None:
-        """Count what a stage saw and did."""
         sizes = view.text.sizes()
         self._add((label, "seen", ""), len(sizes), int(sizes.sum()))
         if outcome.codes is not None:
@@ -265,10 +264,10 @@ class Profile:
             for key, counts in self._counts.items()
             if any(counts)
         ]
-        for key, bins in self._binned.items():
+        for key, totals in self._binned.items():
             rows += [
-                (*key, None, self._source, place - LAST, *bins[:, place].tolist())
-                for place in np.flatnonzero(bins[0]).tolist()
+                (*key, None, self._source, column - LAST, *totals[:, column].tolist())
+                for column in np.flatnonzero(totals[0]).tolist()
             ]
         for key, by_name in self._names_by_key.items():
             rows += [
@@ -288,12 +287,12 @@ class Profile:
     def _dropped(
         self, label: str, stage: StreamingStage, outcome: Outcome, sizes: NDArray[np.int64]
     ) -> None:
-        assert outcome.codes is not None, "only asked about stages that decide"
+        assert outcome.codes is not None, "called for stages that decide"
         rows = np.flatnonzero(outcome.codes)
         reasons = outcome.reasons_of(rows, stage.rules).dictionary_encode()
-        places = reasons.indices.to_numpy(zero_copy_only=False)
-        for place, reason in enumerate(reasons.dictionary.to_pylist()):
-            dropped_rows = rows[places == place]
+        indices = reasons.indices.to_numpy(zero_copy_only=False)
+        for index, reason in enumerate(reasons.dictionary.to_pylist()):
+            dropped_rows = rows[indices == index]
             size = int(sizes[dropped_rows].sum())
             self._add((label, "dropped", rule_of(reason)), len(dropped_rows), size)
 
@@ -301,7 +300,7 @@ class Profile:
         self, label: str, view: View, outcome: Outcome, sizes: NDArray[np.int64]
     ) -> None:
         """Count documents that stay and whose text changed, and the bytes they lost."""
-        assert outcome.text is not None, "only asked about stages that rewrite"
+        assert outcome.text is not None, "called for stages that rewrite"
         stays = np.ones(len(sizes), np.bool_) if outcome.codes is None else outcome.codes == 0
         after = outcome.text.sizes()
         changed = np.flatnonzero(stays & (after != sizes))
@@ -326,22 +325,22 @@ class Profile:
             values, sizes = values[is_number], sizes[is_number]
         if len(values) == 0:
             return
-        places, inverse, counts = np.unique(
+        columns, inverse, counts = np.unique(
             bins(values) + LAST, return_inverse=True, return_counts=True
         )
         totals = self._binned.setdefault(key, np.zeros((2, 2 * LAST + 1), np.int64))
-        totals[0, places] += counts
-        summed = np.zeros(len(places), np.int64)
+        totals[0, columns] += counts
+        summed = np.zeros(len(columns), np.int64)
         np.add.at(summed, inverse, sizes)
-        totals[1, places] += summed
+        totals[1, columns] += summed
 
     def _names(self, key: tuple[str, str, str], names: pa.Array, sizes: NDArray[np.int64]) -> None:
         encoded = names.dictionary_encode(null_encoding="encode")
-        places = encoded.indices.to_numpy(zero_copy_only=False)
+        indices = encoded.indices.to_numpy(zero_copy_only=False)
         values = encoded.dictionary.to_pylist()
-        counts = np.bincount(places, minlength=len(values))
+        counts = np.bincount(indices, minlength=len(values))
         summed = np.zeros(len(values), np.int64)
-        np.add.at(summed, places, sizes)
+        np.add.at(summed, indices, sizes)
         by_name = self._names_by_key.setdefault(key, {})
         for name, documents, text_bytes in zip(
             values, counts.tolist(), summed.tolist(), strict=True
@@ -377,7 +376,7 @@ def _most_frequent(
 IDS = "ids"
 """Role, and folder, of the parts by which `corpuskit why` finds ids and URLs."""
 
-ID_SCHEMA = pa.schema([("hash", pa.uint64()), ("key", pa.int64()), ("kind", pa.uint8())])
+ID_COLUMNS = ("hash", "key", "kind")
 
 ID, URL = 0, 1
 """In `kind`: what was hashed."""
@@ -406,9 +405,7 @@ class Identities:
 
     def __init__(self, source: str) -> None:
         self._source = source
-        self._hashes: list[NDArray[np.uint64]] = []
-        self._keys: list[NDArray[np.int64]] = []
-        self._kinds: list[NDArray[np.uint8]] = []
+        self._columns: list[tuple[NDArray[np.generic], ...]] = []
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Take the documents of a batch, as they were read."""
@@ -426,15 +423,11 @@ class Identities:
         self._add(ids, numbers(pc.not_equal(ids, derived)), keys, ID)
 
     def write(self, path: Path) -> int:
-        """Write the run and return its rows; without any, nothing is written."""
-        num = sum(map(len, self._hashes))
+        """Write a shuffle file and return its rows; without any, nothing is written."""
+        num = sum(len(hashes) for hashes, *_ in self._columns)
         if num:
-            columns = {
-                "hash": np.concatenate(self._hashes),
-                "key": np.concatenate(self._keys),
-                "kind": np.concatenate(self._kinds),
-            }
-            write_shuffle(path, columns)
+            columns = map(np.concatenate, zip(*self._columns, strict=True))
+            write_shuffle(path, dict(zip(ID_COLUMNS, columns, strict=True)))
         return num
 
     def _add(
@@ -445,6 +438,5 @@ class Identities:
             return
         chosen_names = names.take(pa.array(rows)).cast(pa.binary()).to_pylist()
         digests = b"".join(hashlib.blake2b(name, digest_size=8).digest() for name in chosen_names)
-        self._hashes.append(np.frombuffer(digests, "<u8").astype(np.uint64))
-        self._keys.append(keys[rows])
-        self._kinds.append(np.full(len(rows), kind, np.uint8))
+        hashes = np.frombuffer(digests, "<u8").astype(np.uint64)
+        self._columns.append((hashes, keys[rows], np.full(len(rows), kind, np.uint8)))

@@ -1,9 +1,9 @@
 """What the phases of a run will need, what there is, and whether that is enough.
 
-How much there is to read comes from the footers of the inputs, and from seals where phases are
-finished; for a phase after an unfinished one the bound assumes that nothing is dropped before it.
-What that costs, stages say (`Stage.cost`); an earlier seal of the same phase in this run directory
-knows better. Memory and disk are those of this machine, or of where the executor works.
+The bytes to read come from the footers of the inputs, and from seals where phases are finished; for
+a phase after an unfinished one the bound assumes that nothing is dropped before it. Stages estimate
+what that costs (`Stage.cost`); if the same phase was sealed in this run directory before, its
+measured cost is used instead. Memory and disk are those of this machine, or of the executor.
 """
 
 from __future__ import annotations
@@ -13,16 +13,18 @@ import os
 import re
 import shutil
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from corpuskit.engine.compiling import COMPILING, seconds_to_compile
 from corpuskit.engine.release import unread_after
+from corpuskit.engine.reuse import EarlierUse
 from corpuskit.formats.manifest import total
 from corpuskit.stage import CellStage, Cost, GlobalStage, Volume
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
     from corpuskit.engine.applies import Applies
     from corpuskit.engine.phase import PhaseStatus
@@ -58,7 +60,7 @@ SHARED_BYTES = 90_000_000
 
 BATCH_BYTES = 8 << 20
 MEASURED_BYTES = 1_000_000
-"""Timing of a phase that has read less says nothing."""
+"""The timing of a phase that has read less is not used: it is mostly start-up."""
 
 _UNITS = {"": 1 << 20, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _NO_LIMIT = 1 << 60
@@ -98,68 +100,55 @@ class ResourceEstimate:
 
 
 @dataclasses.dataclass(frozen=True)
-class EarlierUse:
-    """What a phase took when it was last sealed; `read_bytes` of text, 0 where it reads keys.
-
-    Attributes:
-        kept_bytes: of what it wrote, `size_bytes`, what is still there.
-    """
-
-    cpu_seconds: float
-    read_bytes: int
-    size_bytes: int
-    kept_bytes: int
-
-
-EarlierPhases = dict[str, EarlierUse | None]
-"""By phase; filled while needs are worked out, so that later barriers read no seal twice."""
-
-
-@dataclasses.dataclass(frozen=True)
-class _Reading:
-    """What a phase reads; `is_exact` when somebody has counted it."""
+class _InputVolume:
+    """What a phase reads; `is_exact`: counted, not estimated."""
 
     volume: Volume
     is_exact: bool
 
 
+_BySource = Mapping[str, tuple["Source", _InputVolume]]
+"""Each source with what the phase reads of it."""
+
+
 def estimate_resources(
-    run: RunDirectory, first: int, share_left: float = 1.0, past: EarlierPhases | None = None
+    run: RunDirectory, first: int, share_left: float = 1.0
 ) -> list[ResourceEstimate]:
     """Return what the phases from `first` on will need; those before it are sealed.
 
     Args:
         share_left: share of the first one that is still to do.
-        past: what an earlier call has read.
     """
     settings = run.plan.settings
-    past = {} if past is None else past
     is_limited = any(step.applies.sources for step in run.plan.file.steps)
-    texts = _by_source(run) if first == 0 or is_limited else {}
-    sources = texts if first == 0 else {}
-    readings: dict[int | None, _Reading] = {None: _together(sources)}
+    texts: _BySource = _by_source(run) if first == 0 or is_limited else {}
+    sources: _BySource = texts if first == 0 else {}
+    readings: dict[int | None, _InputVolume] = {None: _total_of(sources)}
     estimates: list[ResourceEstimate] = []
     resident: dict[str, int] = {}
     written_bytes: dict[int, int] = {}
+    read = _read_from(run.plan.phases, first)
     for phase in run.plan.phases:
+        if phase.index < first:
+            if phase.index in read:
+                readings[phase.index] = _sealed(run, phase, readings[phase.base].volume)
+            continue
         reading = readings[phase.base]
         facts = run.plan.given_to(phase)
         volume = dataclasses.replace(
             reading.volume, given=facts, task_memory_bytes=settings.task_memory_bytes
         )
-        if phase.index < first:
-            readings[phase.index] = _sealed(run, phase, volume)
-            continue
-        readings[phase.index] = _Reading(volume, is_exact=False)
+        readings[phase.index] = _InputVolume(volume, is_exact=False)
         volume = _of_sources(volume, run.plan.applies(phase), texts)
-        reading = _Reading(volume, reading.is_exact)
+        reading = _InputVolume(volume, reading.is_exact)
         costs = _costs(run, phase, volume, sources, texts)
         resident |= {label: cost.resident_bytes for label, cost in costs.items()}
         share = share_left if phase.index == first else 1.0
-        if phase.name not in past:
-            past[phase.name] = _past(run.usable_seal(phase))
+        if phase.name not in run.earlier_use:
+            run.earlier_use[phase.name] = _earlier_use(run.usable_seal(phase))
+        before = run.earlier_use[phase.name]
         workers = settings.executor.processes
-        estimate = _estimate(phase, reading, costs.values(), share, workers, past[phase.name])
+        estimate = _estimate(phase, reading, costs.values(), share, workers, before)
         memory = estimate.memory_bytes + sum(resident.values())
         written_bytes[phase.index] = estimate.disk_bytes
         freed = estimate.freed_bytes + (
@@ -169,11 +158,20 @@ def estimate_resources(
     return estimates
 
 
+def _read_from(phases: Sequence[Phase], first: int) -> set[int | None]:
+    """Return the phases whose parts are read, directly or not, by those from `first` on."""
+    read: set[int | None] = set()
+    for phase in reversed(phases):
+        if phase.index >= first or phase.index in read:
+            read.add(phase.base)
+    return read
+
+
 def _released(run: RunDirectory, phase: Phase, written_bytes: dict[int, int]) -> int:
     """Return the bytes of shuffle files that are deleted when a phase is sealed.
 
-    Of a phase that has not run only the whole is estimated. It counts as gone with the first file
-    that is: by far the largest (fingerprints, not the few spans that stay beside them).
+    Of a phase that has not run only the size of all its files is known. All of it counts as deleted
+    with the first file, which is by far the largest (signatures; the spans that stay are few).
 
     Args:
         written_bytes: of phases that have not run, by index; what is deleted is taken out.
@@ -215,7 +213,7 @@ def first_to_run(statuses: Iterable[PhaseStatus]) -> tuple[int, float] | None:
 
 
 def _estimate(
-    phase: Phase, reading: _Reading, costs: Iterable[Cost], share: float, workers: int,
+    phase: Phase, reading: _InputVolume, costs: Iterable[Cost], share: float, workers: int,
     before: EarlierUse | None,
 ) -> ResourceEstimate:  # fmt: skip
     """Return what a phase estimates, without what its models hold in memory."""
@@ -247,9 +245,8 @@ def _estimate(
 
 
 def _costs(
-    run: RunDirectory, phase: Phase, volume: Volume,
-    sources: Mapping[str, tuple[Source, _Reading]], texts: Mapping[str, tuple[Source, _Reading]],
-) -> dict[str, Cost]:  # fmt: skip
+    run: RunDirectory, phase: Phase, volume: Volume, sources: _BySource, texts: _BySource
+) -> dict[str, Cost]:
     """Return what each part of a phase costs, by name.
 
     Args:
@@ -276,9 +273,7 @@ def _costs(
     return costs
 
 
-def _of_sources(
-    volume: Volume, applies: Applies, texts: Mapping[str, tuple[Source, _Reading]]
-) -> Volume:
+def _of_sources(volume: Volume, applies: Applies, texts: _BySource) -> Volume:
     """Return the share of a volume that is of the sources of a stage, by their shares of text."""
     if applies.sources is None:
         return volume
@@ -291,14 +286,14 @@ def _of_sources(
 
 
 def _scale(before: EarlierUse, volume: Volume, disk: float) -> float | None:
-    """Return how many times as much there is to do as when a phase was last sealed."""
+    """Return the work of a phase now, relative to when it was last sealed; None = unknown."""
     if before.read_bytes >= MEASURED_BYTES:
         return volume.text_bytes / before.read_bytes
     is_measured = not before.read_bytes and before.size_bytes >= MEASURED_BYTES
     return disk / before.size_bytes if is_measured else None
 
 
-def _past(seal: Seal | None) -> EarlierUse | None:
+def _earlier_use(seal: Seal | None) -> EarlierUse | None:
     """Return what a phase took; None if it was never sealed."""
     if seal is None:
         return None
@@ -312,8 +307,7 @@ def _past(seal: Seal | None) -> EarlierUse | None:
     return EarlierUse(cpu, num_bytes, size, kept_bytes)
 
 
-def _together(sources: Mapping[str, tuple[Source, _Reading]]) -> _Reading:
-    """Return how much text the inputs hold."""
+def _total_of(sources: _BySource) -> _InputVolume:
     readings = [reading for _, reading in sources.values()]
     volumes = [reading.volume for reading in readings]
     together = Volume(
@@ -322,11 +316,10 @@ def _together(sources: Mapping[str, tuple[Source, _Reading]]) -> _Reading:
         cells=sum(volume.cells for volume in volumes),
         cell_bytes=max((volume.cell_bytes for volume in volumes), default=0),
     )
-    return _Reading(together, all(reading.is_exact for reading in readings))
+    return _InputVolume(together, all(reading.is_exact for reading in readings))
 
 
-def _by_source(run: RunDirectory) -> dict[str, tuple[Source, _Reading]]:
-    """Return each source with what its files hold."""
+def _by_source(run: RunDirectory) -> _BySource:
     cell = run.plan.settings.cell_bytes
     sizes: dict[str, list[tuple[int, bool]]] = {step.label: [] for step in run.plan.file.sources}
     stages = {name: run.plan.source(name) for name in sizes}
@@ -343,12 +336,12 @@ def _by_source(run: RunDirectory) -> dict[str, tuple[Source, _Reading]]:
             cells=sum(max(-(-size // cell), 1) for size, _ in pairs),
             cell_bytes=max((min(size, cell + BATCH_BYTES) for size, _ in pairs), default=0),
         )
-        reading = _Reading(volume, all(is_known for _, is_known in pairs))
+        reading = _InputVolume(volume, all(is_known for _, is_known in pairs))
         by_source[name] = stages[name], reading
     return by_source
 
 
-def _sealed(run: RunDirectory, phase: Phase, volume: Volume) -> _Reading:
+def _sealed(run: RunDirectory, phase: Phase, volume: Volume) -> _InputVolume:
     """Return how much a finished phase has left for those that read its parts."""
     seal = run.seal(phase.index)
     parts = seal.by_role("documents")
@@ -360,13 +353,13 @@ def _sealed(run: RunDirectory, phase: Phase, volume: Volume) -> _Reading:
             cells=len(parts),
             cell_bytes=int(sizes.max(initial=0)),
         )
-        return _Reading(exact, is_exact=True)
+        return _InputVolume(exact, is_exact=True)
     if phase.is_stream or isinstance(_last(run, phase), GlobalStage):
         role = "packed" if phase.is_stream else "tokens"
         packed = seal.by_role(role)
         size = int(packed.column("size_bytes").sum()) if len(packed) else volume.packed_bytes
-        return _Reading(dataclasses.replace(volume, packed_bytes=size), is_exact=True)
-    return _Reading(volume, is_exact=True)
+        return _InputVolume(dataclasses.replace(volume, packed_bytes=size), is_exact=True)
+    return _InputVolume(volume, is_exact=True)
 
 
 def _last(run: RunDirectory, phase: Phase) -> object:
@@ -403,7 +396,7 @@ def preflight(run: RunDirectory, statuses: Iterable[PhaseStatus]) -> Preflight:
     if first is None:
         return Preflight((), available, 0.0, ())
     estimates = estimate_resources(run, *first)
-    # Each worker that finds a unit compiles for itself: they begin at the same time.
+    # Each worker that has a unit compiles by itself: all of them begin at the same time.
     busy = min(available.workers, max(estimate.units for estimate in estimates))
     seconds = busy * seconds_to_compile(run.plan, run.plan.phases[first[0] :])
     return Preflight(
@@ -414,7 +407,7 @@ def preflight(run: RunDirectory, statuses: Iterable[PhaseStatus]) -> Preflight:
 def find_problems(
     run: RunDirectory, estimates: Sequence[ResourceEstimate], available: AvailableResources
 ) -> list[str]:
-    """Return why phases cannot run; of each kind the worst is enough."""
+    """Return why phases cannot run: of each kind of problem the worst."""
     checks = (
         _task_problem(run, estimates),
         _memory_problem(estimates, available),
@@ -477,15 +470,15 @@ def _memory_problem(estimates: Sequence[ResourceEstimate], available: AvailableR
     subject = f"{available.workers} workers need" if available.workers > 1 else "a worker needs"
     if fitting:
         advice = f"Set executor.workers to {fitting}"
-    elif available.memory_place.startswith("executor."):
-        advice = f"Raise {available.memory_place}"
+    elif available.memory_name.startswith("executor."):
+        advice = f"Raise {available.memory_name}"
     else:
         advice = "Not even one worker fits: use a larger machine"
     # What one task must hold does not depend on how the rest is cut.
     levers = "" if worst.task_bytes else ", or lower cell_bytes or task_memory_bytes"
     return (
         f"phase {worst.phase}: {subject} ~{format_size(num_bytes)} of memory (~{per_worker} each), "
-        f"but {available.memory_place} has {format_size(available.memory_bytes)}. {advice}{levers}."
+        f"but {available.memory_name} has {format_size(available.memory_bytes)}. {advice}{levers}."
     )
 
 
@@ -495,7 +488,7 @@ def _disk_problem(estimates: Sequence[ResourceEstimate], available: AvailableRes
         return ""
     return (
         f"phase {phase}: until its end the run will write up to ~{format_size(num_bytes)}, but "
-        f"{available.disk_place} has {format_size(available.disk_bytes)} free. Free space, or set "
+        f"{available.disk_name} has {format_size(available.disk_bytes)} free. Free space, or set "
         "another output."
     )
 
@@ -508,7 +501,7 @@ def _scratch_problem(estimates: Sequence[ResourceEstimate], available: Available
     return (
         f"phase {worst.phase}: {available.workers} workers write "
         f"~{format_size(worst.scratch_bytes)} of scratch at a time, but "
-        f"{available.scratch_place} has {format_size(free)} free. "
+        f"{available.scratch_name} has {format_size(free)} free. "
         "Set TMPDIR to a larger folder, or lower executor.workers or cell_bytes."
     )
 
@@ -527,42 +520,42 @@ def format_size(size: float) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class AvailableResources:
-    """What there is; None = not known, so not checked.
+    """Memory and disk that a run may use; None = not known, so not checked.
 
     Attributes:
-        memory_bytes: for all workers of one place.
-        memory_place: what limits it, for messages.
+        memory_bytes: for all workers on one machine, or in one slot.
+        memory_name, disk_name, scratch_name: what limits each, for messages.
         workers: that share it.
         disk_bytes: free where the run directory is; quotas are not known.
-        scratch_bytes: free in the folder for temporary files, where that is another place.
+        scratch_bytes: free in the folder for temporary files, where that is elsewhere.
     """
 
     memory_bytes: int | None
-    memory_place: str
+    memory_name: str
     workers: int
     disk_bytes: int | None
-    disk_place: str
+    disk_name: str
     scratch_bytes: int | None = None
-    scratch_place: str = ""
+    scratch_name: str = ""
 
 
 def available_resources(run: RunDirectory, *, in_slot: bool = False) -> AvailableResources:
-    """Return what there is for a run on its executor.
+    """Return the memory and disk that a run has on its executor.
 
     Args:
-        in_slot: this process works for Slurm: only what the job was given counts, since the rest of
-            the node is not its own.
+        in_slot: this process is in a Slurm job: only the memory of the job counts, since other jobs
+            use the rest of the node.
     """
-    memory, place, workers = _memory_of(run, in_slot=in_slot)
+    memory, name, workers = _memory_of(run, in_slot=in_slot)
     if run.store.is_remote:
         folder = tempfile.gettempdir()
         free = _free(Path(folder))
         return AvailableResources(
-            memory, place, workers, None, "an object store", free, f"{folder} (TMPDIR)"
+            memory, name, workers, None, "an object store", free, f"{folder} (TMPDIR)"
         )
     root = Path(run.store.address).absolute()
     return AvailableResources(
-        memory, place, workers, _free(root), f"the file system of {run.store.address}"
+        memory, name, workers, _free(root), f"the file system of {run.store.address}"
     )
 
 

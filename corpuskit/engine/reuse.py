@@ -50,6 +50,21 @@ class UnitResult:
         return {k: int(v) for k, v in self.timing.items() if k.startswith(VOLUMES)}
 
 
+@dataclasses.dataclass(frozen=True)
+class EarlierUse:
+    """What a phase took when it was last sealed.
+
+    Attributes:
+        read_bytes: of text; 0 where it reads keys.
+        size_bytes, kept_bytes: of what it wrote, and of what is left of that.
+    """
+
+    cpu_seconds: float
+    read_bytes: int
+    size_bytes: int
+    kept_bytes: int
+
+
 class SealedUnits:
     """The units of one sealed phase.
 
@@ -79,7 +94,7 @@ class SealedUnits:
         if table is None:
             return {}
         keys = zip(table.sources, table.inputs, strict=True)
-        return {key: place for place, key in enumerate(keys) if key[1]}
+        return {key: row for row, key in enumerate(keys) if key[1]}
 
     @functools.cached_property
     def _by_number(self) -> dict[int, int]:
@@ -87,7 +102,7 @@ class SealedUnits:
         return {} if table is None else {number: i for i, number in enumerate(table.units)}
 
     def find(self, unit: Unit, inputs: str, chain: str, fingerprint: str) -> int | None:
-        """Return the place in the table of the unit that did the same; None if there is none.
+        """Return the row of the table for the unit that did the same; None if there is none.
 
         Nor is there one where files of the phase were deleted when they had been read.
         """
@@ -99,16 +114,16 @@ class SealedUnits:
             return None
         return self._by_inputs.get((unit.source, inputs))
 
-    def take(self, place: int, unit: Unit, store: Store) -> UnitResult | None:
+    def take(self, row: int, unit: Unit, store: Store) -> UnitResult | None:
         """Give the parts of a unit names in a run directory; None if they are not whole.
 
         Args:
-            place: in the table.
+            row: of the table.
             unit: what the unit is called there.
         """
-        assert self.table is not None, "there is a place in it"
+        assert self.table is not None, "it has this row"
         parts: list[Part] = []
-        for part in self._parts(self.table.units[place]):
+        for part in self._parts(self.table.units[row]):
             number = unit.number * self._cells + part.unit % self._cells
             renamed = dataclasses.replace(part, unit=number, path=_renamed(part, number))
             if not self._adopt(part, renamed, store):
@@ -120,8 +135,8 @@ class SealedUnits:
             for name, value in self.seal.timing.items()
             if name.startswith("cpu_seconds")
         }
-        timing |= {**self.table.volumes[place], REUSED_UNITS: 1.0}
-        return UnitResult(tuple(parts), self.table.counters[place], timing)
+        timing |= {**self.table.volumes[row], REUSED_UNITS: 1.0}
+        return UnitResult(tuple(parts), self.table.counters[row], timing)
 
     def _parts(self, number: int) -> Iterator[Part]:
         low = number * self._cells
@@ -132,7 +147,7 @@ class SealedUnits:
     def _adopt(self, part: Part, renamed: Part, store: Store) -> bool:
         """Give a part its name in this run; return whether it is there."""
         if part.role.startswith("file:"):
-            return True  # the copy is a part of its own, and the seal of the phase places it
+            return True  # the copy is a part of its own, and sealing the phase writes the file
         if self.store.size(part.path) != part.size_bytes:
             return False
         if renamed.path == part.path and self.store.address == store.address:
@@ -145,12 +160,12 @@ class SealedUnits:
 
 
 class EarlierUnits:
-    """Where the units of a phase may have been computed before.
+    """Looks for units of a phase in its earlier seals.
 
     Args:
         store: the run directory.
         fingerprint: of the phase now.
-        sealed: earlier seals of the phase, the most wanted first.
+        sealed: earlier seals of the phase, the preferred one first.
     """
 
     def __init__(self, store: Store, fingerprint: str, sealed: Sequence[SealedUnits]) -> None:
@@ -170,10 +185,10 @@ class EarlierUnits:
         return bool(chains) and chain not in chains
 
     def take(self, unit: Unit, inputs: str, chain: str) -> UnitResult | None:
-        """Return a unit that was computed before, its parts in place; None if there is none."""
+        """Return a unit that was computed before, with its parts named for this run; else None."""
         for sealed in self._sealed:
-            place = sealed.find(unit, inputs, chain, self._fingerprint)
-            if place is not None and (reused := sealed.take(place, unit, self._store)):
+            row = sealed.find(unit, inputs, chain, self._fingerprint)
+            if row is not None and (reused := sealed.take(row, unit, self._store)):
                 return reused
         return None
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from corpuskit.engine.fingerprint import code_digest, fingerprint, runner_digest
 from corpuskit.engine.inputs import Inputs
 from corpuskit.engine.plan import PLAN, Phase, Plan
-from corpuskit.engine.reuse import EarlierUnits, SealedUnits
+from corpuskit.engine.reuse import EarlierUnits, EarlierUse, SealedUnits
 from corpuskit.errors import DataError, TaskError, UsageError
 from corpuskit.formats.manifest import (
     Manifest,
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from corpuskit.storage import Store
 
 WORTH_A_LISTING = 32
-"""From this many files on a folder is listed; fewer are looked up one by one."""
+"""From this many files on, a folder is listed; fewer are looked up one by one."""
 
 _FILE = attrgetter(*(field.name for field in dataclasses.fields(InputFile)))
 _SLICE = attrgetter(*(field.name for field in dataclasses.fields(Slice)))
@@ -58,6 +58,8 @@ class RunDirectory:
         self._sizes: dict[str, dict[str, int]] = {}
         self._lists = False
         self._code: dict[str, str] = {}
+        self.earlier_use: dict[str, EarlierUse | None] = {}
+        """What phases took in an earlier run, so that no barrier reads their seals again."""
         self.folder = os.getcwd()
         """The working directory of the run: relative paths of the plan start there."""
         self.accepts = False
@@ -117,9 +119,7 @@ class RunDirectory:
 
     @classmethod
     def _from_json(cls, content: dict[str, Any], location: str, address: str) -> RunDirectory:
-        plan = Plan.from_json(content, location)
-        settings = plan.settings.model_copy(update={"output": address})
-        plan = dataclasses.replace(plan, file=dataclasses.replace(plan.file, settings=settings))
+        plan = Plan.from_json(content, location).with_settings(output=address)
         files = tuple(InputFile(*row) for row in content["files"])
         slices = tuple(tuple(Slice(*s) for s in cut) for cut in content["slices"])
         run = cls(plan, Inputs(files, slices, tuple(content["begins"]), tuple(content["numbers"])))
@@ -128,7 +128,7 @@ class RunDirectory:
         return run
 
     def at(self, part: Part) -> Stored:
-        """Return a part as something to read, to be compared with what its seal says of it."""
+        """Return a part to read; what is read is compared with the digests of its seal."""
         return self.store.at(part.path, digest=part.digest, footer=part.footer)
 
     def read_file(self, phase: str, name: str) -> bytes:
@@ -143,7 +143,7 @@ class RunDirectory:
             raise DamagedError(self.at(part))
         return content
 
-    def without(self, error: DamagedError) -> DataError:
+    def discard_damaged(self, error: DamagedError) -> DataError:
         """Delete a damaged part of this run, so that the next run makes it again.
 
         Only a part that is damaged at a second look is deleted. Its name holds the hash of what it
@@ -152,26 +152,25 @@ class RunDirectory:
         Returns:
             What to tell the user: the file, the phase that wrote it, and what to do.
         """
-        place = error.place
-        if not isinstance(place, Stored) or place.store.address != self.store.address:
+        file = error.file
+        if not isinstance(file, Stored) or file.store.address != self.store.address:
             return error
         writer = next(
-            (phase.name for phase in self.plan.phases if place.name.startswith(phase.owns)), "?"
+            (phase.name for phase in self.plan.phases if file.name.startswith(phase.owns)), "?"
         )
-        is_there = self.store.exists(place.name)
-        if is_there and self.store.digest(place.name) == place.digest:
-            return DataError(f"{place}: could not be read whole once, but is whole now. Run again.")
-        self.store.delete([place.name])
+        is_there = self.store.exists(file.name)
+        if is_there and self.store.digest(file.name) == file.digest:
+            return DataError(f"{file}: could not be read whole once, but is whole now. Run again.")
+        self.store.delete([file.name])
         problem = (
             f"its content is not what phase {writer} wrote: the file was changed, or the disk "
             "damaged it. It is deleted"
             if is_there
             else f"phase {writer} wrote this file, but it is missing"
         )
-        return DataError(f"{place}: {problem}; run the same command again, and it is made again.")
+        return DataError(f"{file}: {problem}; run the same command again, and it is made again.")
 
     def seal_name(self, phase: Phase) -> str:
-        """Return the name of a phase's seal."""
         return f"manifests/{phase.name}/seal.json"
 
     def read_seal(self, phase: Phase, store: Store | None = None) -> Seal | None:
@@ -215,7 +214,6 @@ class RunDirectory:
         return self._seals[index]
 
     def set_seal(self, phase: Phase, seal: Seal) -> None:
-        """Remember the current seal of a phase."""
         self._seals[phase.index] = seal
 
     def manifest_names(self, phase: Phase, fingerprint: str) -> list[str]:
@@ -236,8 +234,8 @@ class RunDirectory:
             tasks: whose manifests are read by name, should the listing lack them.
             loaded: what an earlier call returned; it is not read again.
 
-        Where units are in two, `loaded` comes before `tasks`, and these before what is listed: a
-        late worker of a run that cut otherwise must not displace them.
+        Of two manifests with a common unit, one of `loaded` wins over one of `tasks`, and that over
+        one that is listed: a late worker of a run that cut otherwise must not displace them.
         """
         listed = self.manifest_names(phase, fingerprint)
         loaded = loaded or {}
@@ -310,7 +308,7 @@ class RunDirectory:
         return is_sized and self.store.digest(part.path) == part.digest
 
     def _size(self, name: str) -> int | None:
-        """Return a size: from the listing of the folder while many are asked for.
+        """Return a size: from the listing of its folder while many sizes are needed.
 
         Only the holder of the run deletes parts, so what was there still is.
         """
@@ -436,9 +434,7 @@ class RunDirectory:
         sources = self.plan.applies(phase).sources
         waits = [(i, self.seal(i) if seals is None else seals[i]) for i in phase.waits]
         return tuple(
-            seal.content()
-            if sources is None or index in phase.earlier
-            else seal.content_of(sources)
+            seal.content if sources is None or index in phase.earlier else seal.content_of(sources)
             for index, seal in waits
         )
 
@@ -498,5 +494,5 @@ def manifest_name(phase: Phase, task: Task) -> str:
 
 
 def file_copy(phase: Phase, name: str, digest: str) -> str:
-    """Return where a file with a fixed name lies until its phase is sealed."""
+    """Return the path of a file with a fixed name until its phase is sealed."""
     return f"work/{phase.name}/{digest[:12]}-{name.rpartition('/')[2]}"

@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 
 class Slurm(Parameters):
-    """How to ask Slurm for places to work; what is absent is left to the cluster's defaults."""
+    """How to ask Slurm for slots to work in; what is absent is left to the cluster's defaults."""
 
     slots: int = Field(4, ge=1, le=100_000)
-    """Places that work at the same time: elements of the job array of a phase."""
+    """Slots that work at the same time: elements of the job array of a phase."""
     partition: str | None = None
     """Partition to submit to."""
     account: str | None = None
@@ -171,14 +171,14 @@ class PipelineSettings(Parameters):
     """What the dataset card says; nothing is made again when it changes."""
 
 
-def keys_at(model: type[BaseModel], place: Iterable[str | int]) -> list[str]:
+def keys_at(model: type[BaseModel], path: Iterable[str | int]) -> list[str]:
     """Return the keys that a mapping inside a model may have; none where they are free.
 
     Args:
-        place: fields, keys of mappings and places in lists that lead to it.
+        path: fields, keys of mappings and indices of lists that lead to it.
     """
     kind: Any = model
-    for part in place:
+    for part in path:
         inner = _model_in(kind)
         field = inner.model_fields.get(str(part)) if inner else None
         if inner and not field:

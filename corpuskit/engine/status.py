@@ -1,4 +1,4 @@
-"""What a run directory says about its run: its state, funnel, accounts, jobs and integrity."""
+"""The state of a run, read from its directory: state, funnel, accounts, jobs and integrity."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import os
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, Any, Literal
 
+from corpuskit.engine.compiling import COMPILING
 from corpuskit.engine.fingerprint import same_but_code
 from corpuskit.engine.phase import CODE_CHANGED, describe_units, phase_statuses, read_failures
 from corpuskit.errors import CorpuskitError, UsageError
@@ -62,7 +63,6 @@ class FunnelRow:
 
     @property
     def is_source(self) -> bool:
-        """Whether the row is that of a source."""
         return self.kind == "source"
 
     @property
@@ -118,13 +118,12 @@ def sealed(run: RunDirectory) -> Sealed:
     return list(finished.values())
 
 
-def funnel(run: RunDirectory, finished: Sealed | None = None) -> list[FunnelRow]:
+def funnel(run: RunDirectory, finished: Sealed) -> list[FunnelRow]:
     """Return what was read of every source, then what every stage dropped and cost, in plan order.
 
     Args:
-        finished: what `sealed` returned, where it is at hand; seals of large runs are large.
+        finished: what `sealed` returns; seals of large runs are large, so callers read them once.
     """
-    finished = sealed(run) if finished is None else finished
     counters: Counter[str] = Counter()
     timing: defaultdict[str, float] = defaultdict(float)
     for phase, seal in finished:
@@ -185,21 +184,16 @@ def stage_states(run: RunDirectory, finished: Sealed) -> list[tuple[Step, StageS
     return states
 
 
-def overheads(run: RunDirectory, finished: Sealed | None = None) -> dict[str, float]:
+def overheads(finished: Sealed) -> dict[str, float]:
     """Return CPU seconds of reading, writing and compiling, and of everything but starting up."""
-    total: defaultdict[str, float] = defaultdict(float)
-    for _, seal in sealed(run) if finished is None else finished:
-        for name in (
-            "cpu_seconds/read",
-            "cpu_seconds/write",
-            "cpu_seconds/compiling",
-            "cpu_seconds",
-        ):
-            total[name.rpartition("/")[2]] += seal.timing.get(name, 0.0)
-    return dict(total)
+    names = ("cpu_seconds/read", "cpu_seconds/write", COMPILING, "cpu_seconds")
+    return {
+        name.rpartition("/")[2]: sum(seal.timing.get(name, 0.0) for _, seal in finished)
+        for name in names
+    }
 
 
-def accounts(run: RunDirectory, finished: Sealed | None = None) -> list[Account]:
+def accounts(run: RunDirectory, finished: Sealed) -> list[Account]:
     """Return, per source, documents read, dropped and kept so far.
 
     Kept are the rows of the last document shards (or packed documents), less what later masks drop.
@@ -207,7 +201,7 @@ def accounts(run: RunDirectory, finished: Sealed | None = None) -> list[Account]
     read: Counter[str] = Counter()
     dropped: Counter[str] = Counter()
     num_kept: Counter[str] = Counter()
-    for phase, seal in sealed(run) if finished is None else finished:
+    for phase, seal in finished:
         for name, value in seal.counters.items():
             source = name.rpartition("/")[2]
             if name.startswith("read/") and phase.base is None:
@@ -277,8 +271,8 @@ def verify(run: RunDirectory) -> Verification:
 def outdated(run: RunDirectory, finished: Sealed) -> list[Phase]:
     """Return the finished phases that were made with other parameters than the plan now has.
 
-    Or with other inputs, files or libraries; code does not count. What the plan says is not what
-    made their results.
+    Or with other inputs, files or libraries; code does not count. The plan does not describe how
+    their results were made.
     """
     return [
         phase
@@ -304,7 +298,7 @@ def run_facts(run: RunDirectory) -> dict[str, Any]:
         ],
         "packing": [dataclasses.asdict(row) for row in packing(finished)],
         "mixture": None if mix is None else mix.facts(),
-        "cpu_seconds": overheads(run, finished),
+        "cpu_seconds": overheads(finished),
         "peak_rss_bytes": peak,
     }
 
@@ -353,17 +347,15 @@ def _effects(counters: Mapping[str, int]) -> dict[tuple[str, str], dict[str, dic
 
 @dataclasses.dataclass(frozen=True)
 class Jobs:
-    """The jobs of a run in Slurm; `problem`: why Slurm could not be asked, if so."""
+    """The jobs of a run in Slurm; `problem`: why Slurm could not be queried, if so."""
 
     states: tuple[JobState, ...]
     problem: str = ""
 
     def describe(self, state: JobState) -> str:
-        """Return the state of a job in words."""
         return "unknown" if self.problem else state.description
 
     def facts(self) -> dict[str, Any]:
-        """Return the same as JSON values."""
         jobs = [
             {
                 **dataclasses.asdict(state.job), "elements": state.elements,

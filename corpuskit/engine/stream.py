@@ -66,7 +66,7 @@ class StreamWork:
         self.last_label = phase.labels[-1] if self.last or phase.refers else ""
         self.schema = run.plan.schema(phase, unit.source)
         self._watch = Stopwatch(defaultdict(float))
-        """From here on, so that what is read before there is a cell to charge it to counts, too."""
+        """Started here, so that reading ahead of the first cell is counted, too."""
 
     def cells(self) -> Iterator[UnitWork]:
         """Work through the unit and yield what came of each of its cells."""
@@ -166,12 +166,12 @@ class StreamWork:
             return changed
         dropped = np.flatnonzero(outcome.codes)
         work.add_ledger(_drop_entries(step, stage, input_view, outcome, dropped))
-        places = dropped if rows is None else rows[dropped]
+        dropped_rows = dropped if rows is None else rows[dropped]
         if stage.diverts:
-            diverted = changed.select(places).batch
+            diverted = changed.select(dropped_rows).batch
             self._diverted.setdefault(stage.diverts, []).append(diverted)
         stays = np.ones(view.num_docs, np.bool_)
-        stays[places] = False
+        stays[dropped_rows] = False
         return changed.select(np.flatnonzero(stays))
 
     def _pass(self, work: PassWork, views: Iterator[View], watch: Stopwatch) -> None:
@@ -193,7 +193,7 @@ class StreamWork:
         with DocumentWriter(path, referring_schema(self.schema)) as writer:
             work.passing = documents = passing()
             self.run.plan.current_pass(self.phase).run(work)
-            for _ in documents:  # those that the pass did not ask for
+            for _ in documents:  # those that the pass did not read
                 pass
             watch.lap(self.last_label)
         self._finish(work, writer, watch)
@@ -270,8 +270,8 @@ class FileNames:
 
     def files_of(self, keys: NDArray[np.int64]) -> pa.StringArray:
         """Return the file of each key, (N,)."""
-        places = np.searchsorted(self._ordinals, keys >> POSITION_BITS)
-        return self._names.take(pa.array(places))
+        indices = np.searchsorted(self._ordinals, keys >> POSITION_BITS)
+        return self._names.take(pa.array(indices))
 
 
 def identified(
@@ -332,7 +332,7 @@ def _merge_small(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 def _to_cells(batches: Iterator[SourceBatch], cell_bytes: int) -> Iterator[Iterator[SourceBatch]]:
     """Group batches into cells of about `cell_bytes` of text as it was read.
 
-    The cut depends on the input alone. Each group must be consumed before the next is asked for.
+    The cut depends on the input alone. Each group must be consumed before the next one is taken.
     """
     waiting = next(batches, None)
 
@@ -358,7 +358,7 @@ def _text_bytes(batch: SourceBatch) -> int:
 def _note_rejects(
     work: UnitWork, source: Source, names: FileNames, read: SourceBatch, batch: pa.RecordBatch
 ) -> None:
-    """Write what a source rejected or repaired to the ledger."""
+    """Add what a source rejected or repaired to the ledger."""
     stage, rejects = source.stage_name(), read.rejects
     if rejects:
         keys = np.array([reject.position for reject in rejects], np.int64)
@@ -435,10 +435,10 @@ def _conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     """Bring a batch to the schema of the shard: its order, nulls for columns of other sources."""
     columns = []
     for field in schema:
-        place = batch.schema.get_field_index(field.name)
-        if place < 0:
+        index = batch.schema.get_field_index(field.name)
+        if index < 0:
             columns.append(pa.nulls(len(batch), field.type))
         else:
-            column = batch.column(place)
+            column = batch.column(index)
             columns.append(column if column.type == field.type else column.cast(field.type))
     return pa.RecordBatch.from_arrays(columns, schema=schema)

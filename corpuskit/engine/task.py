@@ -18,7 +18,7 @@ from corpuskit.engine.stream import StreamWork
 from corpuskit.formats.manifest import COUNTED, Manifest, total
 from corpuskit.kernels.jit import load_compiler
 from corpuskit.storage import DamagedError
-from corpuskit.storage.faults import reach
+from corpuskit.storage.faults import fault_point
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -59,7 +59,7 @@ def run_task(
 ) -> Manifest:
     """Run a phase over some of its units and commit the manifest.
 
-    Of two attempts at the same task, one commits; the other finds its own parts named there.
+    Of two attempts at the same task one commits; its manifest names the parts of both.
 
     Args:
         units: those of the task.
@@ -91,7 +91,7 @@ def run_task(
                 for name, value in results[-1].timing.items():
                     timing[name] += value
     except DamagedError as error:
-        raise run.without(error) from None
+        raise run.discard_damaged(error) from None
     note_compiled(run.plan, phase)
     timing["cpu_seconds"] += cpu_seconds() - began_cpu
     timing["wall_seconds"] = time.perf_counter() - began
@@ -107,7 +107,7 @@ def run_task(
 
 def _commit(run: RunDirectory, name: str, manifest: Manifest) -> Manifest:
     """Write a manifest unless another attempt at the task was first; return the one that counts."""
-    reach("task:manifest", name)
+    fault_point("task:manifest", name)
     if run.store.put_new(name, manifest.to_json()):
         return manifest
     winner = run.read_manifest(name)
@@ -134,7 +134,7 @@ def _work(
 
 
 def _computed(works: Iterator[UnitWork]) -> UnitResult:
-    """Return what came of a unit, whose cells are computed as they are asked for."""
+    """Return the result of a unit; its cells are computed while `works` is iterated."""
     counters: Counter[str] = Counter({COUNTED: 1})
     timing: defaultdict[str, float] = defaultdict(float)
     parts: list[Part] = []

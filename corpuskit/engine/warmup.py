@@ -1,4 +1,4 @@
-"""Compiles kernels: of streaming stages by their examples, of all else by tiny runs."""
+"""Compiles kernels: runs streaming stages on their examples, and everything else in tiny runs."""
 
 from __future__ import annotations
 

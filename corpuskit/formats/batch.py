@@ -99,7 +99,6 @@ class ByteSpans(NamedTuple):
 
     @classmethod
     def empty(cls) -> ByteSpans:
-        """Return no spans."""
         return cls(*(np.empty(0, np.int64) for _ in range(3)))
 
     def take(self, mask: NDArray[np.bool_]) -> ByteSpans:
@@ -138,7 +137,7 @@ def make_keys(ordinal: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
 
 def split_key(key: int) -> tuple[int, int]:
     """Return (file ordinal, position) of a key."""
-    return key >> POSITION_BITS, key & ((1 << POSITION_BITS) - 1)
+    return key >> POSITION_BITS, key & MAX_POSITION
 
 
 def without_surrogates(text: str) -> str:

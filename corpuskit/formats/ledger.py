@@ -117,11 +117,9 @@ class LedgerWriter:
 
     @property
     def rows(self) -> int:
-        """Rows collected so far."""
         return sum(table.num_rows for table in self._tables)
 
     def add(self, entries: Entries) -> None:
-        """Collect the rows of one stage and batch."""
         num = len(entries.keys)
         if num == 0:
             return
@@ -163,9 +161,11 @@ class LedgerWriter:
         if self._mask is not None:
             texts = self._mask(texts)
         samples = [t.encode()[:SAMPLE_BYTES].decode(errors="ignore") for t in texts.to_pylist()]
-        places = np.full(num, -1)
-        places[rows] = np.arange(len(rows))
-        return pa.array(samples, pa.large_string()).take(pa.array(places, mask=places < 0))
+        sample_rows = np.full(num, -1)
+        sample_rows[rows] = np.arange(len(rows))
+        return pa.array(samples, pa.large_string()).take(
+            pa.array(sample_rows, mask=sample_rows < 0)
+        )
 
 
 def sampled(keys: NDArray[np.int64], seed: int) -> NDArray[np.bool_]:

@@ -110,15 +110,15 @@ class RoleParts(Sequence[Part]):
         return len(self._numbers["unit"])
 
     @overload
-    def __getitem__(self, place: int) -> Part: ...
+    def __getitem__(self, index: int) -> Part: ...
     @overload
-    def __getitem__(self, place: slice) -> RoleParts: ...
-    def __getitem__(self, place: int | slice) -> Part | RoleParts:
-        if isinstance(place, int):
-            at = range(len(self))[place]  # raises IndexError as lists do
-            return next(iter(self[at : at + 1]))
-        numbers = {name: values[place] for name, values in self._numbers.items()}
-        texts = {k: v if isinstance(v, str) else v[place] for k, v in self._texts.items()}
+    def __getitem__(self, index: slice) -> RoleParts: ...
+    def __getitem__(self, index: int | slice) -> Part | RoleParts:
+        if isinstance(index, int):
+            index = range(len(self))[index]  # raises IndexError as lists do
+            return next(iter(self[index : index + 1]))
+        numbers = {name: values[index] for name, values in self._numbers.items()}
+        texts = {k: v if isinstance(v, str) else v[index] for k, v in self._texts.items()}
         return RoleParts(self.role, numbers, texts)
 
     def __iter__(self) -> Iterator[Part]:
@@ -129,15 +129,12 @@ class RoleParts(Sequence[Part]):
         return map(Part, *(columns[name] for name in FIELDS))
 
     def column(self, name: str) -> NDArray[np.integer[Any]]:
-        """Return a column of numbers (`rows`, `first`...)."""
         return self._numbers[name]
 
     def paths(self) -> list[str]:
-        """Return the paths of all parts."""
         return self.texts("path")
 
     def texts(self, name: str) -> list[str]:
-        """Return a column of texts (`path`, `source`...)."""
         values = self._texts[name]
         return [values] * len(self) if isinstance(values, str) else values
 
@@ -148,10 +145,9 @@ class RoleParts(Sequence[Part]):
             is_within &= self._numbers["first"] < high
         if low is not None:
             is_within &= self._numbers["last"] >= low
-        return [self[place] for place in np.flatnonzero(is_within).tolist()]
+        return [self[index] for index in np.flatnonzero(is_within).tolist()]
 
     def of_unit(self, number: int) -> RoleParts:
-        """Return the parts of one unit."""
         return self.of_units(number, number)
 
     def of_units(self, first: int, last: int) -> RoleParts:
@@ -210,11 +206,9 @@ class Parts(Collection[Part]):
         return self._parsed[name]
 
     def roles(self) -> list[RoleParts]:
-        """Return all roles."""
         return [self.role(name) for name in self._lines]
 
     def lines(self) -> list[bytes]:
-        """Return the lines of all roles."""
         return list(self._lines.values())
 
 
@@ -314,7 +308,7 @@ NO_VALUE = "no_value/"
 `origin.url` and `origin.date` as of declared columns."""
 
 COUNTED = "counted_units"
-"""Counter of units. Versions before it did not count what `expect` may ask for."""
+"""Counter of units; a seal without it is of a version that did not count what `expect` needs."""
 
 FUNNEL = (
     "read/", "read_bytes/", "kept/", "kept_bytes/", "dropped/", "cut/", "replace/",
@@ -331,7 +325,7 @@ _UNREAD = ("ledger", "profile", "ids", UNITS)
 
 
 def total(counters: Mapping[str, int], prefix: str) -> int:
-    """Return the sum of the counters whose names begin so."""
+    """Return the sum of the counters whose names begin with `prefix`."""
     return sum(count for name, count in counters.items() if name.startswith(prefix))
 
 
@@ -349,7 +343,7 @@ class Manifest:
 
     Attributes:
         units: the units this task finished, whether or not they wrote parts.
-        inputs: hash of what each unit read; empty where that is not its own affair alone.
+        inputs: hash of what each unit read; empty where a unit depends on more than that.
         counters: deterministic counts of each unit; nested names are joined by "/" (`kept/web`).
         volumes: bytes of text that stages saw in each unit; they are in `timing`, too.
         timing: measured figures by name, summed over units (`cpu_seconds/language`).
@@ -366,14 +360,12 @@ class Manifest:
 
     def counted(self) -> Counter[str]:
         """Return the counters of all units together."""
-        total: Counter[str] = Counter()
+        merged: Counter[str] = Counter()
         for counters in self.counters:
-            for name, count in counters.items():
-                total[name] += count
-        return total
+            merged.update(counters)
+        return merged
 
     def to_json(self) -> bytes:
-        """Return the file content."""
         parts = [{name: getattr(part, name) for name in FIELDS} for part in self.parts]
         fields = {**self.__dict__, "parts": parts}
         return dump_checked({"format": FORMAT, "kind": "manifest", **fields})
@@ -395,7 +387,7 @@ class Manifest:
             fields["volumes"] = tuple(fields["volumes"])
             lengths = {len(fields[name]) for name in ("units", "inputs", "counters", "volumes")}
             if len(lengths) > 1 or not set(map(type, fields["inputs"])) <= {str}:
-                raise TypeError("what it says of its units does not fit together")
+                raise TypeError("lists about its units differ in length")
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise DataError(f"{where}: not a manifest: {error!r}.") from None
         for part in fields["parts"]:
@@ -444,8 +436,7 @@ class Seal:
                 raise DataError(f"phase {phase}: two manifests share some of their units.")
             units.update(manifest.units)
             parts += manifest.parts
-            for name, count in manifest.counted().items():
-                counters[name] += count
+            counters.update(manifest.counted())
             for name, value in manifest.timing.items():
                 is_peak = name == "peak_rss_bytes"
                 timing[name] = max(timing[name], value) if is_peak else timing[name] + value
@@ -463,17 +454,14 @@ class Seal:
         """Whether all units counted what `expect` may ask for."""
         return self.counters.get(COUNTED, 0) >= len(self.units)
 
+    @functools.cached_property
     def content(self) -> str:
-        """Return the hash of what later phases may read, free of timing and of tasks.
+        """The hash of what later phases may read, free of timing and of tasks.
 
         The ledger, measures, profiles and the counts of the funnel are left out: no later phase
         reads them, so a phase that drops the same documents for another reason makes no later
         phase run again.
         """
-        return self._content
-
-    @functools.cached_property
-    def _content(self) -> str:
         parts = {
             role: digest
             for role, digest in self.parts.digests.items()
@@ -496,7 +484,6 @@ class Seal:
         return digest_bytes(dump({"phase": self.phase, "sources": parts}))
 
     def by_role(self, role: str) -> RoleParts:
-        """Return the parts of a role in unit order."""
         return self.parts.role(role)
 
     def kept(self) -> list[RoleParts]:
@@ -511,7 +498,7 @@ class Seal:
             {
                 "format": SEAL_FORMAT,
                 "kind": "seal",
-                "content": self.content(),
+                "content": self.content,
                 "roles": self.parts.digests,
                 **{name: getattr(self, name) for name in names},
             }
@@ -545,7 +532,7 @@ class Seal:
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise DataError(f"{where}: not a seal: {error!r}.") from None
         seal = _build(cls, fields, where, fields["counters"])
-        if seal.parts.digests != digests or seal.content() != claimed:
+        if seal.parts.digests != digests or seal.content != claimed:
             raise DataError(
                 f"{where}: the content hash of the seal is wrong. Run again to rebuild."
             )
@@ -591,8 +578,8 @@ TABLE_FORMAT = 1
 class UnitTable:
     """What is known of the units of a phase, in unit order; columns are equally long.
 
-    It lies beside the seal, which names it as a part of the role `units`. Whoever runs the phase
-    again finds in it the units that need not be computed again; nobody else reads it.
+    It is stored beside the seal, which names it as a part of the role `units`. Only the next run of
+    the phase reads it, to find the units that need not be computed again.
 
     Attributes:
         chains: source -> fingerprint of all that decides but the inputs.

@@ -2,8 +2,9 @@
 
 The file: 8 bytes `corpkmap`; the arrays, each from a multiple of 64 bytes on; a JSON object
 `{"format": 1, "arrays": {name: [dtype, first byte, length]}}`; its size, and the CRC-32 of all up
-to here, in 8 bytes each, little endian; `corpkmap` again. A file that is cut off or damaged is told
-by its end or its checksum, which is computed on opening (about 1 GB/s), and counts as absent.
+to here, in 8 bytes each, little endian; `corpkmap` again. A file that is cut off or damaged is
+recognised by its end or its checksum, which is computed on opening (about 1 GB/s), and counts as
+absent.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ def write_arrays(path: Path, arrays: Pieces) -> None:
 
     The file is complete when this returns, and safe on disk.
     """
-    places: dict[str, tuple[str, int, int]] = {}
+    layout: dict[str, tuple[str, int, int]] = {}
     with path.open("wb") as file:
         checksum = _put(file.write, _MAGIC, 0)
         for name, pieces in arrays:
@@ -80,8 +81,8 @@ def write_arrays(path: Path, arrays: Pieces) -> None:
             for piece in pieces:
                 checksum = _put(file.write, np.ascontiguousarray(piece).data, checksum)
                 length, kind = length + len(piece), piece.dtype.str
-            places[name] = (kind, start, length)
-        footer = json.dumps({"format": 1, "arrays": places}).encode()
+            layout[name] = (kind, start, length)
+        footer = json.dumps({"format": 1, "arrays": layout}).encode()
         checksum = _put(file.write, footer, checksum)
         checksum = _put(file.write, struct.pack("<Q", len(footer)), checksum)
         file.write(struct.pack("<Q", checksum) + _MAGIC)
@@ -109,7 +110,7 @@ def open_arrays(path: Path) -> Arrays | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        if error.errno not in {None, 22}:  # 22: a place before the beginning of the file
+        if error.errno not in {None, 22}:  # 22 (EINVAL): an offset before the beginning
             raise
         return None
     except _MALFORMED:

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from corpuskit.errors import DataError
 from corpuskit.formats.batch import large_strings, list_spans, numbers, utf8
-from corpuskit.storage import Stored, open_place, open_whole
+from corpuskit.storage import Stored, open_ranged, open_whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -146,8 +146,8 @@ def read_documents(
     names = None if columns is None else [name for name in columns if name not in sidecar_columns]
     total = 0
     read, originals = _batches(path, names, keys), _Originals(path, texts)
-    for places, total, batch in _with_texts(read, names, keep, keys, originals):
-        rows = pa.array(places)
+    for row_numbers, total, batch in _with_texts(read, names, keep, keys, originals):
+        rows = pa.array(row_numbers)
         for name, values in sidecar_columns.items():
             if columns is None or name in columns:
                 batch = batch.append_column(name, values.take(rows))
@@ -156,8 +156,8 @@ def read_documents(
                 break
             for spans in cuts if "text" in batch.schema.names else ():
                 batch = _cut_texts(batch, spans.take(rows))
-            if not keep[places].all():
-                batch = batch.filter(pa.array(keep[places]))
+            if not keep[row_numbers].all():
+                batch = batch.filter(pa.array(keep[row_numbers]))
         if len(batch):
             yield batch
     if keep is not None and total != len(keep) and (total or keys is None):
@@ -279,20 +279,20 @@ def _batches(
     So memory is bounded by the writer's BATCH_TEXT_BYTES.
     """
     try:
-        context = open_whole(path) if keys is None else open_place(path)
+        context = open_whole(path) if keys is None else open_ranged(path)
         with context as source, open_parquet(source, path) as file:
-            row, place = 0, file.schema_arrow.get_field_index("key")
+            row, key_column = 0, file.schema_arrow.get_field_index("key")
             if columns and "text" in columns and TEXT_HASH in file.schema_arrow.names:
                 columns = list(dict.fromkeys([*columns, "key", TEXT_HASH]))
             for group in range(file.num_row_groups):
-                stored = file.metadata.row_group(group)
-                if keys is None or _may_hold(stored.column(place).statistics, keys):
+                metadata = file.metadata.row_group(group)
+                if keys is None or _may_hold(metadata.column(key_column).statistics, keys):
                     table = file.read_row_group(group, columns=columns, use_threads=False)
                     begin = row
                     for batch in table.combine_chunks().to_batches():
                         yield begin, file.metadata.num_rows, batch
                         begin += len(batch)
-                row += stored.num_rows
+                row += metadata.num_rows
     except (pa.ArrowInvalid, OSError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise
@@ -306,23 +306,23 @@ def _with_texts(
     keys: NDArray[np.int64] | None,
     originals: _Originals,
 ) -> Iterator[tuple[NDArray[np.int64], int, pa.RecordBatch]]:
-    """Yield (places of the rows, rows of the file, batch with all texts).
+    """Yield (row numbers, rows of the file, batch with all texts).
 
     Where texts are fetched, rows that are not needed are left out first.
     """
     for row, total, batch in batches:
-        places = np.arange(row, row + len(batch))
+        row_numbers = np.arange(row, row + len(batch))
         if TEXT_HASH in batch.schema.names:
             is_needed = np.ones(len(batch), np.bool_)
             if keys is not None:
                 is_needed &= np.isin(numbers(batch.column("key")), keys)
             if keep is not None and len(keep) == total:
-                is_needed &= keep[places]
+                is_needed &= keep[row_numbers]
             if not is_needed.all():
-                batch, places = batch.filter(pa.array(is_needed)), places[is_needed]
+                batch, row_numbers = batch.filter(pa.array(is_needed)), row_numbers[is_needed]
             batch = originals.fill(batch)
             batch = batch.select(columns or [n for n in batch.schema.names if n != TEXT_HASH])
-        yield places, total, batch
+        yield row_numbers, total, batch
 
 
 class _Originals:
@@ -342,8 +342,8 @@ class _Originals:
         """Return the next rows with their texts."""
         from corpuskit.kernels.hashing import hash_texts  # kernels load numba, the loader does not
 
-        place = batch.schema.get_field_index("text")
-        if batch.column(place).null_count == 0:
+        column = batch.schema.get_field_index("text")
+        if batch.column(column).null_count == 0:
             return batch
         keys = numbers(batch.column("key"))
         texts = self._texts_of(keys)
@@ -354,7 +354,7 @@ class _Originals:
                 "were read first, although size and time of the file did not change. Touch it and "
                 "run again."
             )
-        return batch.set_column(place, batch.schema.field(place), texts)
+        return batch.set_column(column, batch.schema.field(column), texts)
 
     def _texts_of(self, keys: NDArray[np.int64]) -> pa.LargeStringArray | None:
         """Return the texts of ascending keys; None if one is not there."""
@@ -366,12 +366,12 @@ class _Originals:
         while True:
             num = int(np.searchsorted(keys, self._keys[-1], "right")) if len(self._keys) else 0
             if num:
-                at = np.searchsorted(self._keys, keys[:num])
-                if not np.array_equal(self._keys[at], keys[:num]):
+                rows = np.searchsorted(self._keys, keys[:num])
+                if not np.array_equal(self._keys[rows], keys[:num]):
                     return None
-                is_run = at[-1] - at[0] == num - 1  # then nothing is copied here
-                run = self._texts[at[0] : at[-1] + 1] if is_run else self._texts.take(at)
-                texts.append(run)
+                first, end = rows[0], rows[-1] + 1
+                is_slice = end - first == num  # which copies nothing
+                texts.append(self._texts[first:end] if is_slice else self._texts.take(rows))
                 keys = keys[num:]
             if len(keys) == 0:
                 return texts[0] if len(texts) == 1 else pa.concat_arrays(texts)
@@ -387,14 +387,14 @@ def _cut_texts(batch: pa.RecordBatch, cuts: pa.ListArray) -> pa.RecordBatch:
     rows, starts, ends = list_spans(cuts)
     if len(rows) == 0:
         return batch
-    place = batch.schema.get_field_index("text")
-    text = utf8(batch.column(place))
+    column = batch.schema.get_field_index("text")
+    text = utf8(batch.column(column))
     previous_ends = np.where(rows == np.append(-1, rows[:-1]), np.append(0, ends[:-1]), 0)
     if ((starts < previous_ends) | (ends < starts) | (ends > text.sizes()[rows])).any():
         raise DataError("a sidecar cuts outside of a text. Run again.")
     codes = np.zeros(len(rows), np.uint8)
     offsets, data = replace_spans(*text, rows, starts, ends, codes, [b""])
-    return batch.set_column(place, "text", large_strings(offsets, data))
+    return batch.set_column(column, "text", large_strings(offsets, data))
 
 
 def _may_hold(bounds: pq.Statistics | None, keys: NDArray[np.int64]) -> bool:

@@ -32,7 +32,7 @@ from corpuskit.errors import CorpuskitError, DataError, describe
 from corpuskit.formats.batch import make_keys, numbers, split_key
 from corpuskit.formats.shards import TEXT_HASH, open_parquet
 from corpuskit.stage import StreamingStage, View
-from corpuskit.storage import is_remote, open_place, open_whole
+from corpuskit.storage import is_remote, open_ranged, open_whole
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -62,7 +62,7 @@ def open_part(path: Readable) -> Iterator[pq.ParquetFile]:
         DataError: the file is not a Parquet file, or lacks a column that is asked for.
     """
     try:
-        with open_place(path) as source, open_parquet(source, path) as file:
+        with open_ranged(path) as source, open_parquet(source, path) as file:
             yield file
     except (pa.ArrowException, KeyError) as error:
         raise DataError(f"{path}: cannot be read: {error}. Run again.") from None
@@ -137,7 +137,7 @@ def sidecar_row(path: Readable, row: int) -> dict[str, Any]:
         DataError: it is not a sidecar, or has no such row.
     """
     try:
-        with open_place(path) as source:
+        with open_ranged(path) as source:
             reader = pa.ipc.open_file(source)
             begin = 0
             for number in range(reader.num_record_batches):

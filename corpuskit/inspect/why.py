@@ -284,7 +284,7 @@ class _DocumentHistory:
             "kind": registry.kind_of(step.name),
             "phase": phases[-1].name if phases else None,
             "outcome": outcome,
-            "applies": step.applies.words() or None,
+            "applies": step.applies.describe() or None,
             "rows": [self._ledger_entry(step, row) for row in rows],
         }
 
@@ -295,8 +295,8 @@ class _DocumentHistory:
         for condition in step.applies.where:
             if self.last is None or condition.column not in self.last:
                 self.notes.append(
-                    f"whether {step.label} applies is not stored: {condition.words()}; --recompute "
-                    "tells."
+                    f"whether {step.label} applies is not stored: {condition.describe()}; "
+                    "--recompute tells."
                 )
                 return True
             value = self.last[condition.column]

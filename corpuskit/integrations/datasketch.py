@@ -19,7 +19,7 @@ from corpuskit.stages.dedup.minhash_dedup.signatures import (
     read_settings,
     read_signatures,
 )
-from corpuskit.storage import open_place
+from corpuskit.storage import open_ranged
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -58,7 +58,7 @@ def read_parameters(run_directory: str | Path, stage: str = "minhash_dedup") -> 
         UsageError: the run has no such signatures; says what to do.
     """
     place, part = _parts(run_directory, stage)[0]
-    with open_place(place) as source, open_parquet(source, place) as file:
+    with open_ranged(place) as source, open_parquet(source, place) as file:
         return _checked(read_settings(file, part.path), stage)
 
 
@@ -171,7 +171,7 @@ def _batches(
     run_directory: str | Path, stage: str
 ) -> Iterator[tuple[SignatureSettings, list[str], NDArray[Any]]]:
     for place, part in _parts(run_directory, stage):
-        with open_place(place) as source, open_parquet(source, place) as file:
+        with open_ranged(place) as source, open_parquet(source, place) as file:
             settings = _checked(read_settings(file, part.path), stage)
             for batch in read_signatures(file, settings):
                 yield settings, batch.ids.to_pylist(), batch.values

@@ -18,7 +18,7 @@ from corpuskit.engine.rundir import RunDirectory
 from corpuskit.engine.status import sealed
 from corpuskit.errors import DataError, TaskError, UsageError, reason_of
 from corpuskit.inspect.card import card_facts, card_page
-from corpuskit.storage import DamagedError, LocalStore, hub, open_place
+from corpuskit.storage import DamagedError, LocalStore, hub, open_ranged
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -131,7 +131,7 @@ def _check_number(run_dir: str, parts: Sequence[Part]) -> None:
         )
 
 
-def _plan(place: hub.HubPlace, facts: CardFacts, parts: Sequence[Part]) -> dict[str, Any]:
+def _plan(place: hub.HubAddress, facts: CardFacts, parts: Sequence[Part]) -> dict[str, Any]:
     return {
         "files": len(parts), "bytes": sum(part.size_bytes for part in parts),
         "revision": place.revision, "endpoint": hub.load_library().constants.ENDPOINT,
@@ -173,7 +173,7 @@ def _take_over(
 class _Dataset:
     """A dataset of the Hub as a push sees it; failures leave as errors in one line."""
 
-    def __init__(self, address: str, place: hub.HubPlace) -> None:
+    def __init__(self, address: str, place: hub.HubAddress) -> None:
         self.address, self.revision = address, place.revision
         self._library = hub.load_library()
         if self._library.constants.HF_HUB_OFFLINE:
@@ -272,7 +272,7 @@ def _checked(place: Stored, folder: Path) -> tuple[Path, Ids]:
         DamagedError: it is not what the run wrote.
     """
     with contextlib.ExitStack() as stack:
-        source = stack.enter_context(open_place(place))
+        source = stack.enter_context(open_ranged(place))
         sinks: list[Any] = [xxhash.xxh3_128(), hashlib.sha256(), _git(source.size())]
         if isinstance(place.store, LocalStore):
             path, copy = place.store.path(place.name), None

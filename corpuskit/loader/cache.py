@@ -32,7 +32,7 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, NamedTuple
 
 from corpuskit.errors import UsageError
-from corpuskit.storage.faults import reach
+from corpuskit.storage.faults import fault_point
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -268,7 +268,7 @@ class RangeCache:
             _write_all(lock.file, MAGIC + _digest(lock.key, content))
             half = len(content) // 2
             _write_all(lock.file, content[:half])
-            reach("write:before", lock.name)
+            fault_point("write:before", lock.name)
             _write_all(lock.file, content[half:])
             os.rename(self.folder / lock.name, self.folder / f"{lock.key}.range")
         except OSError:

@@ -28,7 +28,7 @@ from corpuskit.storage.store import (
     digest_file,
     digest_footer,
     digest_part,
-    open_place,
+    open_ranged,
     open_whole,
     read_footer,
 )
@@ -38,9 +38,10 @@ if TYPE_CHECKING:
 
 __all__ = [
     "SCRATCH", "DamagedError", "FoundFile", "LocalStore", "Readable", "Store", "Stored",
-    "bare_address", "digest_content", "digest_file", "digest_footer", "digest_part", "find_files",
-    "find_named", "find_objects", "hub", "is_remote", "local_file", "look_at", "open_input",
-    "open_place", "open_store", "open_whole", "read_footer", "walk_files", "write_whole",
+    "bare_address", "digest_content", "digest_file", "digest_footer", "digest_part",
+    "find_files", "find_named", "find_objects", "hub", "is_remote", "local_file", "open_input",
+    "open_ranged", "open_store", "open_whole", "read_footer", "stat_input", "walk_files",
+    "write_whole",
 ]  # fmt: skip
 
 SCHEMES = ("s3", "gs", "az")
@@ -66,7 +67,7 @@ def is_remote(address: str) -> bool:
 
 
 def open_store(address: str) -> Store:
-    """Return the store at a path or address; nothing is touched.
+    """Return the store at a path or address; nothing is read or written.
 
     Raises:
         UsageError: the scheme is not supported, or the extra that reads it is not installed.
@@ -93,18 +94,18 @@ def open_input(address: str) -> BufferedIOBase:
     return open_object(address)
 
 
-def look_at(address: str) -> FoundFile:
+def stat_input(address: str) -> FoundFile:
     """Return the size and stamp of an input file as they are now.
 
     Raises:
-        OSError: it is gone, or cannot be looked at.
+        OSError: it is gone, or cannot be read.
     """
     if not is_remote(address):
         status = os.stat(address.removeprefix("file://"))
         return FoundFile(address, status.st_size, *[str(status.st_mtime_ns)] * 2)
-    from corpuskit.storage.remote import look_at_object
+    from corpuskit.storage.remote import stat_object
 
-    return look_at_object(address)
+    return stat_object(address)
 
 
 def find_named(pattern: str) -> list[tuple[FoundFile, str]]:
@@ -122,6 +123,6 @@ def find_named(pattern: str) -> list[tuple[FoundFile, str]]:
 def bare_address(address: str) -> str:
     """Return an address without its scheme, and without the revision of a dataset."""
     if address.startswith(hub.SCHEME):
-        place = hub.split(address)
-        return f"{place.dataset}/{place.path}"
+        parts = hub.split(address)
+        return f"{parts.dataset}/{parts.path}"
     return address.partition("://")[2]

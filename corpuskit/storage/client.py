@@ -1,7 +1,10 @@
-"""The door of obstore: requests to a bucket, retried, with errors that a user understands.
+"""The only importer of obstore: requests to a bucket, retried, with errors for users.
 
-Every failure leaves here as an OSError with one line: which object, which server, what it said and
-what to do. Nothing of the request goes into it, so nothing secret does.
+obstore, not pyarrow.fs or s3fs: these commit a truncated object when a writer fails, and pyarrow.fs
+has no conditional put.
+
+Every failure becomes an OSError with one line: which object, which server, its answer and what to
+do. Nothing of the request goes into it, so no secret does.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from corpuskit.distribution import install_command
 from corpuskit.errors import UsageError
 from corpuskit.logs import LOG
-from corpuskit.storage.faults import reach
+from corpuskit.storage.faults import fault_point
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -34,7 +37,7 @@ PART_BYTES = 8 << 20
 MAX_PARTS = 9_000  # S3 allows 10,000 parts
 PARTS_AT_ONCE = 4
 ATTEMPTS = 3
-"""How often a request is repeated that obstore itself does not: its answer may have been lost."""
+"""How often a request is sent that obstore does not repeat: its answer may have been lost."""
 
 WRITER = "corpuskitwriter"  # Azure allows no hyphen
 _process: int | None = None  # that made the first request
@@ -93,7 +96,7 @@ PROVIDERS = {
     ),
 }  # fmt: skip
 DELETES_AT_ONCE = 16
-"""Requests, where each deletes one object."""
+"""Requests at a time, where one request deletes one object."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,8 +108,8 @@ class RetryPolicy:
         retry_seconds: from the first try to the last one.
         max_retries: of one request.
         first_pause_seconds: before the first retry; it doubles.
-        repeats_here: requests are repeated by `Bucket`, so that its guard is asked each time, and
-            not by the library: what is sent ends within `answer_seconds`.
+        repeats_here: `Bucket` repeats requests, and calls its guard before each, instead of the
+            library: each request ends within `answer_seconds`.
     """
 
     answer_seconds: float = 60.0
@@ -207,21 +210,24 @@ class Bucket:
                 f"{self.provider.endpoints[-1]} is {self.endpoint!r}, which is no address. Write "
                 "http://host:port or https://host."
             )
-        seconds = functools.partial(dt.timedelta, seconds=1)
+
+        def seconds(num: float) -> dt.timedelta:
+            return dt.timedelta(seconds=num)
+
         try:
             self._client = getattr(obstore.store, self.provider.store)(
                 bucket,
                 client_options={
                     "allow_http": bool(endpoint and endpoint.startswith("http://")),
-                    "timeout": seconds() * retries.answer_seconds,
-                    "connect_timeout": seconds() * min(10.0, retries.answer_seconds),
+                    "timeout": seconds(retries.answer_seconds),
+                    "connect_timeout": seconds(min(10.0, retries.answer_seconds)),
                 },
                 retry_config={
                     "max_retries": 0 if retries.repeats_here else retries.max_retries,
-                    "retry_timeout": seconds() * retries.retry_seconds,
+                    "retry_timeout": seconds(retries.retry_seconds),
                     "backoff": {
-                        "init_backoff": seconds() * retries.first_pause_seconds,
-                        "max_backoff": seconds() * retries.longest_pause_seconds,
+                        "init_backoff": seconds(retries.first_pause_seconds),
+                        "max_backoff": seconds(retries.longest_pause_seconds),
                         "base": 2,
                     },
                 },
@@ -238,8 +244,7 @@ class Bucket:
         guarded._guard = guard
         return guarded
 
-    def place(self, key: str) -> str:
-        """Return the address of an object."""
+    def address(self, key: str) -> str:
         return f"{self.name}/{key}"
 
     def head(self, key: str) -> Entry | None:
@@ -261,7 +266,7 @@ class Bucket:
             size = answer.meta["size"]
             if limit is not None and size > limit:
                 problem = f"{size:,} bytes, at most {limit:,} are possible"
-                raise OSError(errno.EFBIG, problem, self.place(key))
+                raise OSError(errno.EFBIG, problem, self.address(key))
             return answer.bytes().to_bytes(), self._entry(answer.meta)
 
         try:
@@ -294,7 +299,7 @@ class Bucket:
         if not self.provider.has_suffix_ranges:
             entry = self.head(key)
             if entry is None:
-                raise FileNotFoundError(errno.ENOENT, "there is no such object", self.place(key))
+                raise FileNotFoundError(errno.ENOENT, "there is no such object", self.address(key))
             begin = max(0, entry.size_bytes - size)
             return self.read_range(key, begin, entry.size_bytes, entry.tag), entry
         options = {"range": {"suffix": size}}
@@ -313,14 +318,14 @@ class Bucket:
         """Write an object unless it is there; return its version if this call wrote it.
 
         A put whose answer is lost is sent again and then finds its own object there. So every
-        object says who wrote it, and a refusal counts only if that is another process.
+        object holds the id of its writer, and a refusal counts only if that is another process.
         """
         writer = secrets.token_hex(8)
 
         def request() -> str | None:
             exists = self._library.exceptions.AlreadyExistsError
             for _ in range(ATTEMPTS):
-                reach("send:put", key)
+                fault_point("send:put", key)
                 with contextlib.suppress(exists):  # also 409: two puts got in each other's way
                     result = self._library.put(
                         self._client, key, content, mode="create", attributes={WRITER: writer},
@@ -332,19 +337,19 @@ class Bucket:
                     is_mine = current.attributes.get(WRITER) == writer
                     return str(current.meta[self.provider.version]) if is_mine else None
                 time.sleep(self.retries.first_pause_seconds)
-            raise OSError(errno.EIO, "others keep getting in between. Run again", self.place(key))
+            raise OSError(errno.EIO, "others keep getting in between. Run again", self.address(key))
 
         return self._ask(key, request)
 
     def replace(self, key: str, content: bytes, version: str) -> str | None:
-        """Write an object if it still has this version; return the new one.
+        """Write an object if it still has this version; return the new one, else None.
 
-        None may also mean that it was written, and the answer lost; or that two requests got in
-        each other's way.
+        None may also mean that it was written and the answer was lost, or that the server refused
+        both of two requests that came at the same time.
         """
 
         def request() -> str | None:
-            reach("send:put", key)
+            fault_point("send:put", key)
             mode = {self.provider.version: version}
             try:
                 new = self._library.put(self._client, key, content, mode=mode, use_multipart=False)
@@ -393,12 +398,12 @@ class Bucket:
     def delete(self, keys: Sequence[str]) -> None:
         """Delete objects that may exist."""
 
-        def delete(some: list[str]) -> None:
+        def delete(batch: list[str]) -> None:
             def request() -> None:
-                reach("send:delete", some[0])
-                self._library.delete(self._client, some)
+                fault_point("send:delete", batch[0])
+                self._library.delete(self._client, batch)
 
-            self._ask(some[0], request)
+            self._ask(batch[0], request)
 
         def delete_one(key: str) -> None:
             with contextlib.suppress(FileNotFoundError):
@@ -412,7 +417,7 @@ class Bucket:
 
     def _ask(self, key: str, request: Callable[[], Answer], *, is_upload: bool = False) -> Answer:
         """Return what a request returns, repeated while that may help; translate its failure."""
-        _require_first_process(self.place(key))
+        _require_first_process(self.address(key))
         retries = self.retries
         began, pause = time.monotonic(), retries.first_pause_seconds
         attempts = retries.max_retries + 1 if retries.repeats_here else ATTEMPTS
@@ -423,13 +428,13 @@ class Bucket:
                 return request()
             except (self._library.exceptions.BaseError, FileNotFoundError, ValueError) as error:
                 is_late = time.monotonic() - began > retries.retry_seconds
-                may_pass = _may_pass(error, is_upload=is_upload) or (
+                may_succeed = _may_succeed(error, is_upload=is_upload) or (
                     retries.repeats_here and FAILED.search(str(error)) is not None
                 )
-                if attempt == attempts or is_late or not may_pass:
+                if attempt == attempts or is_late or not may_succeed:
                     raise self._translate(error, key) from None
                 answer = _answer_of(str(error))
-                LOG.warning("%s: %s; tried again in %.1f s", self.place(key), answer, pause)
+                LOG.warning("%s: %s; tried again in %.1f s", self.address(key), answer, pause)
             time.sleep(pause)
             pause = min(2 * pause, retries.longest_pause_seconds)
         raise AssertionError("the last attempt returns or raises")
@@ -439,44 +444,44 @@ class Bucket:
         return Entry(meta["path"], meta["size"], meta["e_tag"] or "", version)
 
     def _translate(self, error: Exception, key: str) -> OSError:
-        """Return a failure of the library as an error of the system, in one line."""
-        text, place = str(error), self.place(key)
+        """Return an exception of the library as an OSError with one line of text."""
+        text, address = str(error), self.address(key)
         answer = _answer_of(text)
         kinds = self._library.exceptions
         provider = self.provider
         if "NoSuchBucket" in text or "ContainerNotFound" in text:
             bucket = self.name.partition("://")[2]
             problem = f"there is no {provider.bucket} {bucket!r} at {self.endpoint}. Make it first"
-            return OSError(errno.ENOENT, problem, place)
+            return OSError(errno.ENOENT, problem, address)
         if isinstance(error, FileNotFoundError):
-            return FileNotFoundError(errno.ENOENT, "there is no such object", place)
+            return FileNotFoundError(errno.ENOENT, "there is no such object", address)
         if METADATA_SERVICE.search(text):
             return PermissionError(
                 errno.EACCES,
                 f"no credentials were found. Set {provider.key}, or {provider.unsigned}=true for a "
                 f"public {provider.bucket}",
-                place,
+                address,
             )
         if isinstance(error, kinds.PermissionDeniedError | kinds.UnauthenticatedError):
             return PermissionError(
                 errno.EACCES,
                 f"{self.endpoint} refuses it: {answer}. Check {provider.key}, what they allow in "
                 f"this {provider.bucket}, and the clock of this machine",
-                place,
+                address,
             )
         if isinstance(error, kinds.PreconditionError):
-            return OSError(errno.ESTALE, "it was replaced while it was read. Run again", place)
+            return OSError(errno.ESTALE, "it was replaced while it was read. Run again", address)
         if isinstance(error, kinds.InvalidPathError | ValueError):
             name = text.partition("\n\nDebug")[0].replace("\n", " ")
-            return OSError(errno.EINVAL, f"a name cannot be used: {name}", place)
+            return OSError(errno.EINVAL, f"a name cannot be used: {name}", address)
         if "status code: 507" in text:
-            return OSError(errno.ENOSPC, f"{self.endpoint} has no space left: {answer}", place)
+            return OSError(errno.ENOSPC, f"{self.endpoint} has no space left: {answer}", address)
         advice = " Check AWS_DEFAULT_REGION." if "redirect" in text.lower() else ""
         problem = f"{self.endpoint}: {answer}, after all retries.{advice} Run again when it is up"
-        return OSError(errno.EIO, problem, place)
+        return OSError(errno.EIO, problem, address)
 
 
-def _require_first_process(place: str) -> None:
+def _require_first_process(address: str) -> None:
     """Refuse a request in a fork of a process that has made one: it would wait for ever.
 
     Raises:
@@ -486,13 +491,13 @@ def _require_first_process(place: str) -> None:
     _process = _process or os.getpid()
     if _process != os.getpid():
         raise UsageError(
-            f"{place}: this process was forked from one that has used object storage, and the"
+            f"{address}: this process was forked from one that has used object storage, and the"
             " library's connections don't survive that. Start it with spawn."
         )
 
 
-def _may_pass(error: Exception, *, is_upload: bool) -> bool:
-    """Return whether a request may succeed next time that obstore has given up."""
+def _may_succeed(error: Exception, *, is_upload: bool) -> bool:
+    """Return whether a request that obstore has given up may succeed if it is sent again."""
     text = str(error)
     if is_upload and "NoSuchUpload" in text:  # completed, and the answer was lost
         return True
@@ -500,13 +505,12 @@ def _may_pass(error: Exception, *, is_upload: bool) -> bool:
 
 
 def _answer_of(text: str) -> str:
-    """Return what a server answered, or why it did not, in a few words."""
+    """Return a server's answer, or why there is none, in a few words."""
     status = re.search(r"status code: (\d{3})", text)
     code = re.search(r"<Code>([\w.]{1,60})</Code>", text)
     message = re.search(r"<Message>([^<\n]{1,200})", text)
     if status:
-        words = [status[1], code[1] if code else ""]
-        answer = " ".join(filter(None, words))
+        answer = f"{status[1]} {code[1]}" if code else status[1]
         return f"{answer} ({message[1].rstrip('.')})" if message else answer
     kind = re.search(r"kind: (Timeout|Connect|Interrupted|Decode)\b", text)
     return {

@@ -1,8 +1,9 @@
 """Fault points: the steps of a commit, where a test may fail, die or wait.
 
-Production code says `reach("publish:moved", name)` where it matters; nothing happens unless a test
-has armed a hook. A hook may raise OSError (the disk is full, the store answers 503), raise `Death`
-(the process is gone: nothing after this point happens, no clean-up either), or sleep.
+Production code calls `fault_point("publish:moved", name)` between two steps. Nothing happens there
+unless a test has installed a hook. A hook may raise OSError (the disk is full, the store answers
+503), raise `Death` (the process is gone: nothing after this point happens, no clean-up either), or
+sleep.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ STEPS = (
     "clear:before", "clear:after", "folder:made", "task:manifest",
     "send:put", "send:delete",
 )  # fmt: skip
-"""Every step there is; a store reaches those that it has."""
+"""Every step there is; a store passes those that it has."""
 
 _hook: Hook | None = None
 
@@ -30,8 +31,8 @@ class Death(BaseException):
     """A process that dies here: no handler cleans up after it."""
 
 
-def reach(step: str, name: str) -> None:
-    """Pass a fault point.
+def fault_point(step: str, name: str) -> None:
+    """Call the hook of a test, if one is installed.
 
     Args:
         step: one of STEPS.
@@ -54,7 +55,7 @@ def cleaning(clean_up: Callable[[], None]) -> Iterator[None]:
     clean_up()
 
 
-def arm(hook: Hook | None) -> None:
-    """Have `hook(step, name)` called at every fault point; None disarms."""
+def install_hook(hook: Hook | None) -> None:
+    """Have `hook(step, name)` called at every fault point; None removes the hook."""
     global _hook  # noqa: PLW0603 - one switch for the process, as a fault is
     _hook = hook

@@ -1,7 +1,7 @@
 """Datasets on the Hugging Face Hub: files to read, fetched into the library's cache.
 
 The Hub stores commits of a whole repository, not files: nothing can be written under one name on a
-condition of its own, and each write counts against a limit of commits. So no run directory lies
+condition of its own, and each write counts against a limit of commits. So a run directory cannot be
 there; `integrations/hub.py` publishes finished ones.
 """
 
@@ -35,7 +35,7 @@ NO_RUNS = (
 THREADS = 8
 
 
-class HubPlace(NamedTuple):
+class HubAddress(NamedTuple):
     """A file, a pattern or nothing (an empty path) in a revision of a dataset."""
 
     dataset: str
@@ -43,7 +43,7 @@ class HubPlace(NamedTuple):
     path: str
 
 
-def split(address: str) -> HubPlace:
+def split(address: str) -> HubAddress:
     """Return what `hf://datasets/owner/name@revision/path` names.
 
     Raises:
@@ -57,7 +57,7 @@ def split(address: str) -> HubPlace:
             f"{address}: names no dataset. Write hf://datasets/owner/name@revision/path; a "
             "revision may be left out."
         )
-    return HubPlace(form[1], urllib.parse.unquote(form[2] or "main"), form[3])
+    return HubAddress(form[1], urllib.parse.unquote(form[2] or "main"), form[3])
 
 
 def find(pattern: str) -> list[tuple[FoundFile, str]]:
@@ -68,24 +68,24 @@ def find(pattern: str) -> list[tuple[FoundFile, str]]:
     Raises:
         UsageError: the dataset cannot be fetched.
     """
-    place = split(pattern)
-    segments = place.path.split("/")
+    address = split(pattern)
+    segments = address.path.split("/")
 
     def choose(names: list[str], _: Path) -> list[str]:
         return sorted(name for name in names if matches(name.split("/"), segments))
 
-    fetched = fetch(place.dataset, place.revision, choose)
-    return [(file, f"{place.dataset}/{name}") for file, name in fetched]
+    fetched = fetch(address.dataset, address.revision, choose)
+    return [(file, f"{address.dataset}/{name}") for file, name in fetched]
 
 
-def fetch(place: str, revision: str, choose: Chooser) -> list[tuple[FoundFile, str]]:
+def fetch(dataset: str, revision: str, choose: Chooser) -> list[tuple[FoundFile, str]]:
     """List a dataset, fetch the files chosen into the library's cache.
 
     Names are those in the repository, stamps the hashes of contents: neither tells who fetched them
     when, so a run can continue elsewhere.
 
     Args:
-        place: `owner/name`.
+        dataset: `owner/name`.
         revision: branch, tag or commit.
         choose: called with all names and the folder that has the card.
 
@@ -94,12 +94,12 @@ def fetch(place: str, revision: str, choose: Chooser) -> list[tuple[FoundFile, s
     """
     library = load_library()
     try:
-        root, blobs = _listing(library, place, revision)
+        root, blobs = _listing(library, dataset, revision)
         names = choose(list(blobs), root)
 
         def download(name: str) -> str:
             path: str = library.hf_hub_download(
-                place, name, repo_type="dataset", revision=root.name
+                dataset, name, repo_type="dataset", revision=root.name
             )
             return path
 
@@ -108,7 +108,7 @@ def fetch(place: str, revision: str, choose: Chooser) -> list[tuple[FoundFile, s
     except failures() as error:
         problem = describe(error) or unreachable(error)
         problem = problem or f"cannot be fetched: {reason_of(error)}. Try again"
-        raise UsageError(f"{place}: revision {revision!r}: {problem}.") from None
+        raise UsageError(f"{dataset}: revision {revision!r}: {problem}.") from None
     facts = [(path, os.stat(path), name) for name, path in zip(names, paths, strict=True)]
     return [
         (FoundFile(path, status.st_size, blobs[name], str(status.st_mtime_ns)), name)
@@ -173,17 +173,17 @@ def unreachable(error: Exception) -> str:
     )
 
 
-def _listing(library: Any, place: str, revision: str) -> tuple[Path, dict[str, str]]:
+def _listing(library: Any, dataset: str, revision: str) -> tuple[Path, dict[str, str]]:
     """Return the folder of a revision in the library's cache, and name -> hash of all its files.
 
     Only the card is fetched. What was listed before can be listed without a network.
     """
     kind = {"repo_type": "dataset"}
     folder = Path(
-        library.snapshot_download(place, **kind, revision=revision, allow_patterns=["README.md"])
+        library.snapshot_download(dataset, **kind, revision=revision, allow_patterns=["README.md"])
     )
     if hasattr(library, "get_cached_repo_tree"):
-        tree = library.get_cached_repo_tree(place, **kind, revision=folder.name)
+        tree = library.get_cached_repo_tree(dataset, **kind, revision=folder.name)
         return folder, {file.path: file.blob_id for file in tree}
-    facts = library.HfApi().dataset_info(place, revision=folder.name, files_metadata=True)
+    facts = library.HfApi().dataset_info(dataset, revision=folder.name, files_metadata=True)
     return folder, {file.rfilename: file.blob_id or "" for file in facts.siblings or ()}

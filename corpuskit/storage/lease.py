@@ -1,10 +1,11 @@
-"""A lease in an object store: who holds it says so every few seconds, or loses it.
+"""A lease in an object store: its holder renews it every few seconds, or loses it.
 
 No clocks are compared between machines. The holder replaces the object every `renew_seconds`, on
-condition that it is still its own. A contender watches: if the object changes, somebody is alive;
+condition that it is still its own. A contender watches: if the object changes, the holder is alive;
 if it does not change for `lease_seconds` of the contender's clock, the contender replaces it on
-the same condition, so one of many contenders wins. A holder that could not renew for so long by its
-own clock must assume the same, and `check` says so before anything is written or deleted.
+the same condition, so one of many contenders wins. A holder that could not renew for that long by
+its own clock must assume that it has lost the lease: then `check` raises, before anything is
+written or deleted.
 """
 
 from __future__ import annotations
@@ -31,22 +32,22 @@ RENEW_SECONDS = 10.0
 LEASE_SECONDS = 60.0
 
 FREE = b'{"owner": ""}'
-"""What a holder leaves: a delete could come late, and take the lease of another one."""
+"""What a holder leaves. It does not delete: a late delete could end the lease of another run."""
 
 REQUEST_SHARE = 0.5
-"""Of the lease: so long a request may take, and so much must be left when it is sent."""
+"""Share of the lease that a request may take, and that must be left when it is sent."""
 
 CONFLICTS = 3
-"""How often a write is repeated that the server refuses although no other process wrote."""
+"""How often a write is tried that the server refuses although no other process wrote."""
 
 
 class Lease:
-    """The right to be the only one, while it is entered.
+    """The exclusive right to write to a run directory, held while the context is entered.
 
     Args:
         bucket: with a retry policy that fits: see `lease_retries`.
-        key: of the object that represents it.
-        address: what the user calls that which is held.
+        key: of the object that represents the lease.
+        address: of the run directory, for messages.
 
     Attributes:
         guarded: the bucket, with `check` before each request.
@@ -82,10 +83,10 @@ class Lease:
             self.bucket.replace(self.key, FREE, self._version)
 
     def check(self) -> None:
-        """Return when no other run has the lease, nor gets it while a request is under way.
+        """Return once a request can be sent and end before another run can take the lease.
 
         Raises:
-            TaskError: another run has, or may have.
+            TaskError: another run has it, or may have.
         """
         while not self._is_over():
             if self._age() <= self.lease_seconds * (1 - REQUEST_SHARE):
@@ -101,7 +102,7 @@ class Lease:
         """
         for _ in range(CONFLICTS):
             before = self.guarded.read(key)
-            # The check that follows says that the lease was held when this was read.
+            # The check before the next request proves that the lease was held when this was read.
             if before is None:
                 version = self.guarded.put_new(key, content)
             else:
@@ -110,7 +111,7 @@ class Lease:
             is_written = version or (now and now[0] == content)  # the latter: the answer was lost
             if is_written and not self._is_over():
                 return
-            if version and before:  # stopped after the check, while another one left it as it was
+            if version and before:  # written late, and nobody else wrote meanwhile: undo it
                 self.bucket.replace(key, before[0], version)
             elif now != before:
                 break
@@ -178,7 +179,7 @@ class Lease:
         )
 
     def _refuse_unconditional(self) -> None:
-        """Refuse a server that takes no notice of conditions: the lease itself is the probe."""
+        """Refuse a server that ignores conditions: the lease itself is the probe."""
         content = self._content()
         broken = [
             name
@@ -205,14 +206,14 @@ class Lease:
         while not self._stop.wait(pause) and not self._is_lost:
             began = _clock()
             is_renewed = False
-            with contextlib.suppress(OSError):  # perhaps it passes; `check` knows how long it may
+            with contextlib.suppress(OSError):  # it may pass; `check` raises when it lasts too long
                 is_renewed = self._renew()
             if is_renewed:
                 self._renewed = began
             pause = self.renew_seconds / (1 if is_renewed else 4)
 
     def _renew(self) -> bool:
-        """Write a sign of life; return whether it is there."""
+        """Replace the lease by one with the next beat; return whether that was written."""
         self._beat += 1
         tag = self.bucket.replace(self.key, self._content(), self._version)
         if tag is None:
@@ -272,12 +273,12 @@ def is_running(process: int) -> bool:
 
 @functools.cache
 def _machine() -> str:
-    """Return what two processes share exactly if each can see whether the other one lives."""
+    """Return a hash that two processes share exactly if each can see whether the other runs."""
     facts = [socket.gethostname()]
-    for path in ("/proc/sys/kernel/random/boot_id", "/proc/self/ns/pid"):
-        place = Path(path)
-        if place.exists():
-            facts.append(os.readlink(path) if place.is_symlink() else place.read_text("ascii"))
+    for name in ("/proc/sys/kernel/random/boot_id", "/proc/self/ns/pid"):
+        path = Path(name)
+        if path.exists():
+            facts.append(os.readlink(path) if path.is_symlink() else path.read_text("ascii"))
     return hashlib.blake2b("\n".join(facts).encode(), digest_size=8).hexdigest()
 
 

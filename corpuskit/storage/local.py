@@ -13,8 +13,8 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from corpuskit.errors import DataError, UsageError
-from corpuskit.storage.faults import cleaning, reach
+from corpuskit.errors import DataError, UsageError, system_reason
+from corpuskit.storage.faults import cleaning, fault_point
 from corpuskit.storage.store import SCRATCH, DamagedError, Store, digest_part
 
 if TYPE_CHECKING:
@@ -42,51 +42,52 @@ class LocalStore(Store):
         self._durable_folders: set[tuple[str, int]] = set()
 
     def path(self, name: str) -> Path:
-        """Return the absolute place of `name`.
+        """Return the path of `name`.
 
         Raises:
             DataError: the name would leave the run directory.
         """
-        self.check(name)
-        return self.root / name
+        return Path(self.where(name))
 
     def path_to_write(self, name: str) -> Path:
-        """Return the place to write or delete `name` at.
+        """Return the path at which to write or delete `name`.
 
         Raises:
             DataError: a folder on the way there is a link, so what it points to is not the run's.
         """
-        folder = self.root
+        folder = str(self.root)
         for part in name.split("/")[:-1]:
-            folder /= part
-            if folder.is_symlink():
+            folder = os.path.join(folder, part)
+            if os.path.islink(folder):
                 raise DataError(
                     f"{folder}: is a link; a run changes nothing that links point to. Remove it."
                 )
         return self.path(name)
 
     def where(self, name: str) -> str:
-        return str(self.path(name))
+        self.check(name)
+        return os.path.join(self.root, name)  # a Path for each of 2,000 looks is 1 % of a small run
 
     def size(self, name: str) -> int | None:
-        reach("size:before", name)
+        fault_point("size:before", name)
         try:
-            return self.path(name).stat().st_size
+            return os.stat(self.where(name)).st_size
         except (FileNotFoundError, NotADirectoryError):
             return None
 
     def read(self, name: str) -> bytes:
-        reach("read:before", name)
+        fault_point("read:before", name)
         try:
-            return self.path(name).read_bytes()
+            with open(self.where(name), "rb") as file:
+                return file.read()
         except (FileNotFoundError, NotADirectoryError):
-            raise DataError(f"{self.path(name)}: the file is missing.") from None
+            raise DataError(f"{self.where(name)}: the file is missing.") from None
 
     def open(self, name: str) -> pa.NativeFile:
         import pyarrow as pa
 
-        reach("read:before", name)
-        return pa.OSFile(str(self.path(name)), "rb")
+        fault_point("read:before", name)
+        return pa.OSFile(self.where(name), "rb")
 
     def put(self, name: str, content: bytes) -> None:
         with self._durable(name, content) as (scratch, final):
@@ -107,7 +108,7 @@ class LocalStore(Store):
     @contextlib.contextmanager
     def _durable(self, name: str, content: bytes) -> Iterator[tuple[str, Path]]:
         """Yield a durable scratch file beside the final name; the caller gives it that name."""
-        reach("put:before", name)
+        fault_point("put:before", name)
         final = self.path_to_write(name)
         self._make_folder(final.parent)
         scratch = f"{final.parent}/.put-{secrets.token_hex(8)}"
@@ -115,20 +116,20 @@ class LocalStore(Store):
             # As open() would: with mkstemp's mode a group could read the parts, but no manifest.
             with open(scratch, "xb") as file:
                 file.write(content)
-                reach("put:written", scratch)
+                fault_point("put:written", scratch)
                 file.flush()
                 os.fsync(file.fileno())
-            reach("put:synced", name)
+            fault_point("put:synced", name)
             yield scratch, final
-            reach("put:moved", name)
+            fault_point("put:moved", name)
             sync_folder(final.parent)
-            reach("put:after", name)
+            fault_point("put:after", name)
 
     def _make_folder(self, folder: Path) -> None:
-        """Make a folder and those above it durably: the name of each lies in the one above it.
+        """Make a folder and those above it, and sync each entry in the folder above it.
 
-        An existing one may be left by a process that died before that, so each process syncs it
-        once.
+        A process that made a folder may have died before it synced the entry, so each process syncs
+        each folder once.
         """
         if folder in (self.root, folder.parent):
             folder.mkdir(parents=True, exist_ok=True)
@@ -136,12 +137,12 @@ class LocalStore(Store):
         if not folder.is_dir():
             self._make_folder(folder.parent)
             folder.mkdir(exist_ok=True)
-            reach("folder:made", str(folder))
-        mark = (str(folder), folder.stat().st_ino)
-        if mark not in self._durable_folders:
+            fault_point("folder:made", str(folder))
+        key = (str(folder), folder.stat().st_ino)
+        if key not in self._durable_folders:
             self._make_folder(folder.parent)
             sync_folder(folder.parent)
-            self._durable_folders.add(mark)
+            self._durable_folders.add(key)
 
     def confirm(self, name: str) -> None:
         final = self.path(name)
@@ -149,32 +150,32 @@ class LocalStore(Store):
         sync_folder(final.parent)
 
     def publish(self, scratch: Path, name: str) -> None:
-        reach("publish:before", str(scratch))
+        fault_point("publish:before", str(scratch))
         final = self.path_to_write(name)
         self._make_folder(final.parent)
         with scratch.open("rb") as file:
             os.fsync(file.fileno())
-        reach("publish:synced", name)
+        fault_point("publish:synced", name)
         os.replace(scratch, final)
-        reach("publish:moved", name)
+        fault_point("publish:moved", name)
         sync_folder(final.parent)
-        reach("publish:after", name)
+        fault_point("publish:after", name)
 
-    def adopt(self, place: Stored, name: str) -> None:
-        if not (isinstance(place.store, LocalStore) and self._link(place.store, place, name)):
-            super().adopt(place, name)
+    def adopt(self, stored: Stored, name: str) -> None:
+        if not (isinstance(stored.store, LocalStore) and self._link(stored.store, stored, name)):
+            super().adopt(stored, name)
 
-    def _link(self, other: LocalStore, place: Stored, name: str) -> bool:
+    def _link(self, owner: LocalStore, stored: Stored, name: str) -> bool:
         """Link a file of a run on this machine; return False where the file system cannot.
 
         A file of this run is compared with its seal when it is read.
         """
-        source, final = other.path(place.name), self.path_to_write(name)
-        if other.root != self.root and other.digest(place.name) != place.digest:
-            raise DamagedError(place)
+        source, final = owner.path(stored.name), self.path_to_write(name)
+        if owner.root != self.root and owner.digest(stored.name) != stored.digest:
+            raise DamagedError(stored)
         self._make_folder(final.parent)
         scratch = f"{final.parent}/.put-{secrets.token_hex(8)}"
-        reach("adopt:before", name)
+        fault_point("adopt:before", name)
         try:
             os.link(source, scratch)
         except OSError as error:
@@ -183,18 +184,18 @@ class LocalStore(Store):
             return False
         os.replace(scratch, final)
         _unlink(scratch)  # two names of one file: a rename of one to the other does nothing
-        reach("adopt:moved", name)
+        fault_point("adopt:moved", name)
         sync_folder(final.parent)
-        reach("adopt:after", name)
+        fault_point("adopt:after", name)
         return True
 
     def sizes(self, folder: str) -> dict[str, int]:
-        reach("list:before", folder)
+        fault_point("list:before", folder)
         sizes = {name: size for name, size in self._walk(folder) if not _is_unfinished(name)}
         return dict(sorted(sizes.items()))
 
     def _walk(self, folder: str) -> Iterator[tuple[str, int]]:
-        """Yield (name, size) of all files below a folder; what is deleted meanwhile may lack."""
+        """Yield (name, size) of all files below a folder; some deleted meanwhile may be missing."""
         stack = [folder]
         while stack:
             prefix = stack.pop()
@@ -222,7 +223,7 @@ class LocalStore(Store):
     def delete(self, names: Iterable[str]) -> None:
         touched: set[Path] = set()
         for name in names:
-            reach("delete:before", name)
+            fault_point("delete:before", name)
             path = self.path_to_write(name)
             path.unlink(missing_ok=True)
             for parent in path.parents:
@@ -233,7 +234,7 @@ class LocalStore(Store):
                     parent.rmdir()
                 except OSError:
                     break
-            reach("delete:after", name)
+            fault_point("delete:after", name)
         for folder in touched:  # or a power loss brings back what no seal names
             with contextlib.suppress(FileNotFoundError, NotADirectoryError):
                 sync_folder(folder)
@@ -247,9 +248,9 @@ class LocalStore(Store):
             yield folder
 
     def clear_scratch(self) -> None:
-        reach("clear:before", SCRATCH)
+        fault_point("clear:before", SCRATCH)
         shutil.rmtree(self.root / SCRATCH, ignore_errors=True)
-        reach("clear:after", SCRATCH)
+        fault_point("clear:after", SCRATCH)
         for folder, _, names in os.walk(self.root):  # names only: no file is looked at
             for name in names:
                 if _is_unfinished(name):
@@ -281,14 +282,15 @@ class LocalStore(Store):
             yield
 
     def digest(self, name: str) -> str:
-        reach("read:before", name)
+        fault_point("read:before", name)
         return digest_part(self.path(name))
 
 
 def _move_new(scratch: str, final: Path) -> bool:
-    """Claim a name where there are no hard links: two claims in the same instant may both win.
+    """Rename a file to a new name where there are no hard links; False if the name is taken.
 
-    They hold the same work, so this is harmless; it happens on some network file systems only.
+    Of two processes at the same instant both may win. They write the same content, so this is
+    harmless; only some network file systems lack hard links.
     """
     if final.exists():
         return False
@@ -317,7 +319,7 @@ def write_whole(path: Path, content: bytes) -> None:
         scratch.write_bytes(content)
         os.replace(scratch, path)
     except OSError as error:
-        reason = (error.strerror or str(error)).lower()
+        reason = system_reason(error)
         raise UsageError(f"{path}: cannot be written: {reason}. Check the path.") from None
     finally:
         with contextlib.suppress(OSError):

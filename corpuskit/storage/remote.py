@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING, Any
 
 from corpuskit.errors import DataError, UsageError
 from corpuskit.storage.client import RetryPolicy, open_bucket, split
-from corpuskit.storage.faults import cleaning, reach
+from corpuskit.storage.faults import cleaning, fault_point
 from corpuskit.storage.lease import LEASE_SECONDS, RENEW_SECONDS, Lease, lease_retries
 from corpuskit.storage.local import LocalStore
-from corpuskit.storage.search import to_found
+from corpuskit.storage.search import found_file
 from corpuskit.storage.store import SCRATCH, DamagedError, Store
 
 if TYPE_CHECKING:
@@ -42,17 +42,18 @@ READ_AT_ONCE, READ_EACH = 32, 1_024
 CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 LEAST_BYTES = 64 << 10
-"""Asked for at least: as fast as less."""
+"""Smallest request: a smaller one is not faster."""
 
 FIRST_AHEAD_BYTES = 256 << 10
 MOST_AHEAD_BYTES = 4 << 20
-"""Asked for in a file that is read from front to back; one such request is always under way."""
+"""Requests in a file that is read from front to back grow from the first size to the last; at the
+last size the next one is always under way."""
 
 MOST_BYTES = 32 << 20
-"""Asked for at most, so that a slow line answers in time."""
+"""Largest request, so that a slow network answers within the time limit."""
 
-FOOTED = (".parquet", ".arrow")
-"""Files that are read from their end: one request serves for size, footer and small files whole."""
+WITH_FOOTER = (".parquet", ".arrow")
+"""Files that are read from their end: one request brings the size, the footer, and small files."""
 
 
 class RemoteStore(Store):
@@ -63,8 +64,8 @@ class RemoteStore(Store):
     Args:
         address: `s3://bucket/prefix`, `gs://bucket/prefix`, or `az://container/prefix`.
         retries: how long requests are retried.
-        renew_seconds: between two signs of life of the holder of the lock.
-        lease_seconds: without a sign of life after which the lock is free.
+        renew_seconds: between two renewals of the lock by its holder.
+        lease_seconds: without a renewal, after which the lock is free.
 
     Raises:
         UsageError: the address cannot be used, or the extra `s3` is not installed.
@@ -101,20 +102,20 @@ class RemoteStore(Store):
         return self._key(folder) if folder else self._prefix
 
     def where(self, name: str) -> str:
-        return self._bucket.place(self._key(name))
+        return self._bucket.address(self._key(name))
 
     def size(self, name: str) -> int | None:
         key = self._key(name)
-        reach("size:before", name)
+        fault_point("size:before", name)
         entry = self._bucket.head(key)
         return None if entry is None else entry.size_bytes
 
     def read(self, name: str) -> bytes:
         key = self._key(name)
-        reach("read:before", name)
+        fault_point("read:before", name)
         answer = self._bucket.read(key)
         if answer is None:
-            raise DataError(f"{self._bucket.place(key)}: the file is missing.")
+            raise DataError(f"{self._bucket.address(key)}: the file is missing.")
         return answer[0]
 
     def read_each(self, names: Iterable[str]) -> Iterator[bytes | None]:
@@ -132,47 +133,47 @@ class RemoteStore(Store):
         import pyarrow as pa
 
         key = self._key(name)
-        reach("read:before", name)
+        fault_point("read:before", name)
         return pa.PythonFile(ObjectFile(self._bucket, key), mode="r")
 
     def put(self, name: str, content: bytes) -> None:
         key = self._key(name)
-        reach("put:before", name)
+        fault_point("put:before", name)
         (self._lease or self._bucket).put(key, content)
-        reach("put:after", name)
+        fault_point("put:after", name)
 
     def put_new(self, name: str, content: bytes) -> bool:
         key = self._key(name)
-        reach("put:before", name)
+        fault_point("put:before", name)
         bucket = self._lease.guarded if self._lease else self._bucket
         is_new = bucket.put_new(key, content) is not None
-        reach("put:after", name)
+        fault_point("put:after", name)
         return is_new
 
     def publish(self, scratch: Path, name: str) -> None:
         key = self._key(name)
-        reach("publish:before", str(scratch))
+        fault_point("publish:before", str(scratch))
         if self._lease:  # once: the name holds the hash of the content, so none is replaced
             self._lease.check()
         self._bucket.put_file(scratch, key)
-        reach("publish:after", name)
+        fault_point("publish:after", name)
         scratch.unlink()
 
-    def adopt(self, place: Stored, name: str) -> None:
-        if not isinstance(place.store, LocalStore):
-            super().adopt(place, name)
+    def adopt(self, stored: Stored, name: str) -> None:
+        if not isinstance(stored.store, LocalStore):
+            super().adopt(stored, name)
             return
         key = self._key(name)  # without a second copy on this machine
-        reach("adopt:before", name)
-        if place.store.digest(place.name) != place.digest:
-            raise DamagedError(place)
+        fault_point("adopt:before", name)
+        if stored.store.digest(stored.name) != stored.digest:
+            raise DamagedError(stored)
         if self._lease:
             self._lease.check()
-        self._bucket.put_file(place.store.path(place.name), key)
-        reach("adopt:after", name)
+        self._bucket.put_file(stored.store.path(stored.name), key)
+        fault_point("adopt:after", name)
 
     def sizes(self, folder: str) -> dict[str, int]:
-        reach("list:before", folder)
+        fault_point("list:before", folder)
         start = f"{self._prefix}/" if self._prefix else ""
         sizes = {
             entry.key.removeprefix(start): entry.size_bytes
@@ -193,7 +194,7 @@ class RemoteStore(Store):
         waiting: list[str] = []
         for name in names:
             key = self._key(name)
-            reach("delete:before", name)
+            fault_point("delete:before", name)
             waiting.append(key)
             if len(waiting) == DELETED_AT_ONCE:
                 self._delete(waiting)
@@ -203,7 +204,7 @@ class RemoteStore(Store):
     def _delete(self, keys: list[str]) -> None:
         (self._lease or self._bucket).delete(keys)
         for key in keys:
-            reach("delete:after", key)
+            fault_point("delete:after", key)
 
     @contextlib.contextmanager
     def scratch(self) -> Iterator[Path]:
@@ -216,7 +217,7 @@ class RemoteStore(Store):
 
     def clear_scratch(self) -> None:
         """Delete what killed writers left on this machine; parts of uploads are not seen here."""
-        reach("clear:before", SCRATCH)
+        fault_point("clear:before", SCRATCH)
         for folder in Path(tempfile.gettempdir()).glob(f"{self._scratch_prefix()}*"):
             with contextlib.suppress(OSError):
                 handle = os.open(folder, os.O_RDONLY)
@@ -225,7 +226,7 @@ class RemoteStore(Store):
                     shutil.rmtree(folder, ignore_errors=True)
                 finally:
                     os.close(handle)
-        reach("clear:after", SCRATCH)
+        fault_point("clear:after", SCRATCH)
 
     def _scratch_prefix(self) -> str:
         return f"corpuskit-{_short(self.address)}-"
@@ -274,27 +275,26 @@ class ObjectFile(io.BufferedIOBase):
         self._entry = self._open()
         self.size_bytes = self._entry.size_bytes
         self._begin = self.size_bytes - len(self._window)
-        self._at = self._ahead_bytes = 0
-        self._coming: tuple[int, Future[memoryview]] | None = None
+        self._position = self._ahead_bytes = 0
+        self._prefetch: tuple[int, Future[memoryview]] | None = None
 
     @property
     def name(self) -> str:
-        """The address."""
-        return self._bucket.place(self._key)
+        return self._bucket.address(self._key)
 
     def _open(self) -> Entry:
-        if self._key.endswith(FOOTED):
+        if self._key.endswith(WITH_FOOTER):
             try:
                 self._window, entry = self._bucket.read_tail(self._key, LEAST_BYTES)
             except FileNotFoundError:
                 raise
-            except OSError:  # an empty object has no last byte; a HEAD says what else there is
+            except OSError:  # an empty object has no last byte; any other failure shows in the HEAD
                 self._window = memoryview(b"")
             else:
                 return entry
         head = self._bucket.head(self._key)
         if head is None:
-            raise FileNotFoundError(2, "there is no such object", self._bucket.place(self._key))
+            raise FileNotFoundError(2, "there is no such object", self._bucket.address(self._key))
         return head
 
     def readable(self) -> bool:
@@ -305,45 +305,47 @@ class ObjectFile(io.BufferedIOBase):
 
     def tell(self) -> int:
         self._check_open()
-        return self._at
+        return self._position
 
     def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
         self._check_open()
         with self._lock:
-            start = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self.size_bytes}[whence]
+            start = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self.size_bytes}[
+                whence
+            ]
             if start + offset < 0:
                 raise ValueError(f"{self.name}: position {start + offset} is before the start.")
-            self._at = start + offset
-            return self._at
+            self._position = start + offset
+            return self._position
 
     def read(self, size: int | None = -1, /) -> bytes:
         self._check_open()
         with self._lock:
-            stop = self.size_bytes if size is None or size < 0 else self._at + size
+            stop = self.size_bytes if size is None or size < 0 else self._position + size
             end = min(stop, self.size_bytes)
             pieces = []
-            while self._at < end:
+            while self._position < end:
                 pieces.append(self._piece(end))
-                self._at += len(pieces[-1])
+                self._position += len(pieces[-1])
             return b"".join(pieces)
 
     def read1(self, size: int = -1, /) -> bytes:
         self._check_open()
         with self._lock:
             limit = LEAST_BYTES if size < 0 else size
-            content = bytes(self._piece(min(self._at + limit, self.size_bytes)))
-            self._at += len(content)
+            content = bytes(self._piece(min(self._position + limit, self.size_bytes)))
+            self._position += len(content)
             return content
 
     def peek(self, size: int = 0, /) -> bytes:
         """Return some bytes from here on without moving; none at the end."""
         self._check_open()
         with self._lock:
-            return bytes(self._piece(min(self._at + LEAST_BYTES, self.size_bytes)))
+            return bytes(self._piece(min(self._position + LEAST_BYTES, self.size_bytes)))
 
     def close(self) -> None:
         with self._lock:
-            self._window, self._coming = memoryview(b""), None
+            self._window, self._prefetch = memoryview(b""), None
         super().close()
 
     def _check_open(self) -> None:
@@ -352,30 +354,30 @@ class ObjectFile(io.BufferedIOBase):
 
     def _piece(self, end: int) -> memoryview:
         """Return the next bytes up to `end`, as many as one request brings."""
-        if self._at >= end:
+        if self._position >= end:
             return memoryview(b"")
-        if not self._begin <= self._at < self._begin + len(self._window):
+        if not self._begin <= self._position < self._begin + len(self._window):
             self._load(end)
-        inside = self._at - self._begin
-        return self._window[inside : inside + end - self._at]
+        offset = self._position - self._begin
+        return self._window[offset : offset + end - self._position]
 
     def _load(self, end: int) -> None:
         """Fetch a window that starts here."""
-        goes_on = self._at == self._begin + len(self._window) and self._at > 0
-        if goes_on:
+        is_sequential = self._position == self._begin + len(self._window) and self._position > 0
+        if is_sequential:
             self._ahead_bytes = min(max(2 * self._ahead_bytes, FIRST_AHEAD_BYTES), MOST_AHEAD_BYTES)
         else:
             self._ahead_bytes = 0
-        coming, self._coming = self._coming, None
-        if coming is not None and coming[0] == self._at:
-            self._window = coming[1].result()
+        prefetch, self._prefetch = self._prefetch, None
+        if prefetch is not None and prefetch[0] == self._position:
+            self._window = prefetch[1].result()
         else:
-            self._window = self._fetch(self._at, max(end - self._at, self._ahead_bytes))
-        self._begin = self._at
+            self._window = self._fetch(self._position, max(end - self._position, self._ahead_bytes))
+        self._begin = self._position
         follows = self._begin + len(self._window)
         if self._ahead_bytes == MOST_AHEAD_BYTES and end <= follows < self.size_bytes:
             future = _readers(os.getpid()).submit(self._fetch, follows, MOST_AHEAD_BYTES)
-            self._coming = (follows, future)
+            self._prefetch = (follows, future)
 
     def _fetch(self, begin: int, size: int) -> memoryview:
         end = min(begin + min(max(size, LEAST_BYTES), MOST_BYTES), self.size_bytes)
@@ -400,7 +402,7 @@ def open_object(address: str) -> ObjectFile:
     return ObjectFile(open_bucket(bucket), key)
 
 
-def look_at_object(address: str) -> FoundFile:
+def stat_object(address: str) -> FoundFile:
     """Return the size and stamp of an object as they are now.
 
     Raises:
@@ -411,7 +413,7 @@ def look_at_object(address: str) -> FoundFile:
     entry = bucket.head(key) if _is_plain(key) else None
     if entry is None:
         raise FileNotFoundError(2, "there is no such object", address)
-    return to_found(bucket, entry)
+    return found_file(bucket, entry)
 
 
 def _reopen(address: str, retries: RetryPolicy | None, renew: float, lease: float) -> RemoteStore:
@@ -419,12 +421,15 @@ def _reopen(address: str, retries: RetryPolicy | None, renew: float, lease: floa
 
 
 def _is_plain(key: str) -> bool:
-    """Return whether a key has only segments that mean themselves."""
+    """Return whether no segment of a key is empty, `.` or `..`, or has control characters."""
     return not any(part in ("", ".", "..") or CONTROL.search(part) for part in key.split("/"))
 
 
 def _make_scratch(prefix: str) -> tuple[Path, int]:
-    """Make a folder that is locked while its maker lives, whatever processes can see of it."""
+    """Make a folder and lock it for as long as this process lives; return both.
+
+    `clear_scratch` deletes folders without a lock, of processes that it may not be able to see.
+    """
     while True:
         folder = Path(tempfile.mkdtemp(prefix=prefix))
         handle = os.open(folder, os.O_RDONLY)

@@ -1,7 +1,7 @@
-"""Finds input files by pattern, on a file system and in object storage, with one meaning.
+"""Finds input files by pattern; patterns mean the same on a file system and in object storage.
 
-It is that of `glob`, but for what `glob` leaves out without a word: a link that leads nowhere, a
-folder that a pattern matches as if it were a file, and a folder that cannot be listed are errors.
+They mean what they mean to `glob`, but what `glob` silently leaves out is an error here: a dangling
+link, a folder that the pattern matches as if it were a file, a folder that cannot be listed.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import os
 import stat
 from typing import TYPE_CHECKING
 
-from corpuskit.errors import UsageError
+from corpuskit.errors import UsageError, system_reason
 from corpuskit.storage.client import open_bucket, split
 from corpuskit.storage.store import FoundFile
 
@@ -35,16 +35,16 @@ def find_objects(pattern: str) -> list[FoundFile]:
     name, key = split(pattern)
     bucket = open_bucket(name)
     if key and not key.endswith("/") and (entry := bucket.head(key)):
-        return [to_found(bucket, entry)]
+        return [found_file(bucket, entry)]
     if not WILDCARDS & set(key):
         folder = key.rstrip("/")
         if not folder or any(bucket.level(folder)):
-            raise _named_folder(pattern, bucket.place(folder))
+            raise _named_folder(pattern, bucket.address(folder))
         return []
     entries = {entry.key: entry for entry in _walk(bucket, "", _segments(key))}
     # A listing names the empty marker of a folder (`name/`) without its slash.
     objects = [entry for entry in entries.values() if entry.size_bytes or bucket.head(entry.key)]
-    return sorted((to_found(bucket, entry) for entry in objects), key=lambda file: file.address)
+    return sorted((found_file(bucket, entry) for entry in objects), key=lambda file: file.address)
 
 
 def matches(parts: Sequence[str], segments: Sequence[str]) -> bool:
@@ -65,7 +65,7 @@ def _fits(name: str, segment: str) -> bool:
 
 
 def _walk(bucket: Bucket, folder: str, segments: Sequence[str]) -> Iterator[Entry]:
-    """Yield what matches below a folder; only `**` lists what lies deeper than it must."""
+    """Yield what matches below a folder; a level without `**` lists that level only."""
     depth = 0
     while depth < len(segments) - 1 and not WILDCARDS & set(segments[depth]):
         depth += 1
@@ -81,7 +81,7 @@ def _walk(bucket: Bucket, folder: str, segments: Sequence[str]) -> Iterator[Entr
             if len(segments) > 1:
                 yield from _walk(bucket, key, segments[1:])
             elif any(entry.key != key for entry in bucket.walk(key)):  # more than its marker
-                raise _matched(bucket.place(key))
+                raise _matched_folder(bucket.address(key))
     for entry in objects if len(segments) == 1 else ():
         if entry.key.startswith(start) and _fits(entry.key.removeprefix(start), segments[0]):
             yield entry
@@ -95,14 +95,14 @@ def _walk_all(bucket: Bucket, folder: str, start: str, segments: Sequence[str]) 
         parts = entry.key.removeprefix(start).split("/")
         for num in () if segments[-1] == "**" else range(1, len(parts)):
             if matches(parts[:num], segments):
-                raise _matched(bucket.place(start + "/".join(parts[:num])))
+                raise _matched_folder(bucket.address(start + "/".join(parts[:num])))
         if matches(parts, segments):
             yield entry
 
 
-def to_found(bucket: Bucket, entry: Entry) -> FoundFile:
-    """Return what a listing or a HEAD says about an object."""
-    return FoundFile(bucket.place(entry.key), entry.size_bytes, *[entry.tag.strip('"')] * 2)
+def found_file(bucket: Bucket, entry: Entry) -> FoundFile:
+    """Return an object of a listing or a HEAD as an input file."""
+    return FoundFile(bucket.address(entry.key), entry.size_bytes, *[entry.tag.strip('"')] * 2)
 
 
 def find_files(pattern: str) -> list[FoundFile]:
@@ -113,9 +113,9 @@ def find_files(pattern: str) -> list[FoundFile]:
     very name of the pattern comes first.
 
     Raises:
-        UsageError: the pattern names a folder; it matches one, other than those that `**` walks
-            through; it matches a link that leads nowhere, or what is no regular file; a folder
-            cannot be listed; a link leads back to a folder that it lies in.
+        UsageError: the pattern names a folder, or matches one that `**` does not walk through; it
+            matches a dangling link or something that is not a regular file; a folder cannot be
+            listed; a link leads back to a folder that it lies in.
     """
     if os.path.isdir(pattern):
         raise _named_folder(pattern, pattern)
@@ -128,7 +128,7 @@ def find_files(pattern: str) -> list[FoundFile]:
 def walk_files(folder: str) -> list[str]:
     """Return the paths of all files below a folder as `**` finds them, relative to it and sorted.
 
-    Links that lead nowhere are among them: whether one is wanted is for the caller to say.
+    Dangling links are among them: the caller decides which files it needs.
 
     Raises:
         UsageError: a folder cannot be listed, or a link leads back to a folder that it lies in.
@@ -148,7 +148,7 @@ def local_file(path: str) -> FoundFile:
     except UnicodeEncodeError:
         raise UsageError(f"the name {path!r} is not UTF-8. Rename it.") from None
     except OSError as error:
-        raise _leads_nowhere(path) if os.path.islink(path) else _unreadable(path, error) from None
+        raise _dangling_link(path) if os.path.islink(path) else _unreadable(path, error) from None
     if not stat.S_ISREG(status.st_mode):
         raise UsageError(f"{path!r} is no regular file. Leave it out.")
     return FoundFile(path, status.st_size, *[str(status.st_mtime_ns)] * 2)
@@ -184,7 +184,7 @@ def _paths(folder: str, segments: Sequence[str], above: tuple[str, ...]) -> Iter
             yield from _paths(path, below, ())
         elif _is_present(path):
             if os.path.isdir(path):
-                raise _matched(path)
+                raise _matched_folder(path)
             yield path
 
 
@@ -209,7 +209,7 @@ def _matching(entry: os.DirEntry[str], below: Sequence[str]) -> Iterator[str]:
     elif below:
         yield from _paths(entry.path, below, ())
     else:
-        raise _matched(entry.path)
+        raise _matched_folder(entry.path)
 
 
 def _entries(folder: str) -> list[os.DirEntry[str]]:
@@ -224,7 +224,7 @@ def _entries(folder: str) -> list[os.DirEntry[str]]:
 
 
 def _is_present(path: str) -> bool:
-    """Return whether something has this name, if only a link that leads nowhere."""
+    """Return whether something has this name, even if it is a dangling link."""
     try:
         os.lstat(path)
     except (FileNotFoundError, NotADirectoryError, ValueError):
@@ -238,10 +238,11 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
     """Return whether an entry is a folder, or a link to one."""
     try:
         is_folder = entry.is_dir()
+        # A dangling link may be an unmounted disk, except one with a suffix: git-annex makes those.
         if not is_folder and entry.is_symlink() and not os.path.splitext(entry.name)[1]:
             os.stat(entry.path)
     except FileNotFoundError:
-        raise _leads_nowhere(entry.path) from None
+        raise _dangling_link(entry.path) from None
     except OSError as error:
         raise _unreadable(entry.path, error) from None
     return is_folder
@@ -256,19 +257,19 @@ def _refuse_loop(link: str, folders: Sequence[str]) -> None:
             )
 
 
-def _named_folder(pattern: str, place: str) -> UsageError:
-    hint = f"{place.rstrip('/')}/*"
+def _named_folder(pattern: str, folder: str) -> UsageError:
+    hint = f"{folder.rstrip('/')}/*"
     return UsageError(f"{pattern!r} is a folder. Name its files, as in {hint!r}.")
 
 
-def _matched(place: str) -> UsageError:
+def _matched_folder(folder: str) -> UsageError:
     return UsageError(
-        f"{place!r} is a folder, and the pattern is to match files. Write a narrower one, or '**' "
+        f"{folder!r} is a folder, and the pattern is to match files. Write a narrower one, or '**' "
         "to walk through folders."
     )
 
 
-def _leads_nowhere(link: str) -> UsageError:
+def _dangling_link(link: str) -> UsageError:
     return UsageError(
         f"{link!r} is a link that leads nowhere: there is no {os.readlink(link)!r}. Fetch what it "
         "leads to, or remove it."
@@ -276,5 +277,5 @@ def _leads_nowhere(link: str) -> UsageError:
 
 
 def _unreadable(path: str, error: OSError) -> UsageError:
-    reason = (error.strerror or str(error)).lower()
+    reason = system_reason(error)
     return UsageError(f"{path or '.'!r} cannot be read: {reason}. Nothing is left out: correct it.")

@@ -2,9 +2,9 @@
 
 A file is made in a scratch folder on this machine and published in one step under its final name.
 A process that dies before that step leaves only scratch, one that dies after it a whole file. Small
-files are `put`; `put_new` is the one step that two writers can race for, and one of them wins.
+files are `put`. Two writers can race for `put_new` only, and one of them wins.
 
-A listing is a hint: it may lack what was just written. What decides is asked for by name.
+A listing is a hint: it may lack what was just written. Files that decide are opened by name.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from corpuskit.errors import DataError
-from corpuskit.storage.faults import reach
+from corpuskit.storage.faults import fault_point
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -30,12 +30,12 @@ SCRATCH = "scratch"
 
 @dataclasses.dataclass(frozen=True)
 class FoundFile:
-    """A file that was found.
+    """An input file as a listing shows it.
 
     Attributes:
         stamp: changes when its content does: time in ns, an ETag, a hash; it is fingerprinted.
-        state: time in ns or ETag, as `look_at` tells it while the file is read; without, the file
-            is not looked at.
+        state: time in ns or ETag, compared with `stat_input` while the file is read; empty: not
+            compared.
     """
 
     address: str
@@ -49,8 +49,8 @@ class Stored:
     """A published file: something to open and read ranges of.
 
     Attributes:
-        digest: what the seal says of the whole file (`digest_part`); empty = not known.
-        footer: what it says of the end of the file, by which ranges are found (`digest_footer`).
+        digest: of the whole file, from its seal (`digest_part`); empty = not known.
+        footer: of the end of the file, which tells where ranges are (`digest_footer`).
     """
 
     store: Store
@@ -62,7 +62,6 @@ class Stored:
         return self.store.where(self.name)
 
     def open(self) -> pa.NativeFile:
-        """Open it for reading from any position."""
         return self.store.open(self.name)
 
     @property
@@ -79,31 +78,31 @@ class DamagedError(DataError):
     """A published file is not what its writer wrote.
 
     Attributes:
-        place: the file.
+        file: that is damaged.
     """
 
     def __init__(
         self,
-        place: Readable,
+        file: Readable,
         problem: str = "its content is not what was written. Delete it and run again",
     ) -> None:
-        self.place = place
-        super().__init__(f"{place}: {problem}.")
+        self.file = file
+        super().__init__(f"{file}: {problem}.")
 
     def __reduce__(self) -> tuple[type[DamagedError], tuple[Readable]]:
-        return type(self), (self.place,)
+        return type(self), (self.file,)
 
 
 class MissingError(DamagedError, FileNotFoundError):
     """A published file is not there."""
 
-    def __init__(self, place: Readable) -> None:
-        super().__init__(place, "the file is missing. Run again")
+    def __init__(self, file: Readable) -> None:
+        super().__init__(file, "the file is missing. Run again")
         self.errno = errno.ENOENT
 
 
-def open_place(place: Readable) -> pa.NativeFile:
-    """Open a file to read ranges of it; the footer that says where they lie is checked.
+def open_ranged(path: Readable) -> pa.NativeFile:
+    """Open a file to read ranges of it; the footer with their offsets is checked.
 
     The ranges carry checksums of their own: page CRCs in Parquet, hashes of batches in
     shuffle files.
@@ -114,19 +113,19 @@ def open_place(place: Readable) -> pa.NativeFile:
     """
     import pyarrow as pa
 
-    if not isinstance(place, Stored):
-        return pa.OSFile(str(place), "rb")
+    if not isinstance(path, Stored):
+        return pa.OSFile(str(path), "rb")
     try:
-        file = place.open()
+        file = path.open()
     except FileNotFoundError:
-        raise MissingError(place) from None
-    if place.footer and digest_footer(file) != place.footer:
+        raise MissingError(path) from None
+    if path.footer and digest_footer(file) != path.footer:
         file.close()
-        raise DamagedError(place)
+        raise DamagedError(path)
     return file
 
 
-def open_whole(place: Readable) -> pa.NativeFile:
+def open_whole(path: Readable) -> pa.NativeFile:
     """Open a file to read all of it; every byte is checked before the first is used.
 
     A local file is read twice, the second time from the page cache: 17 GB/s for the hash, 5 GB/s
@@ -138,21 +137,21 @@ def open_whole(place: Readable) -> pa.NativeFile:
     """
     import pyarrow as pa
 
-    if not isinstance(place, Stored) or not place.digest:
-        return open_place(place)
-    if place.is_remote:
-        [content] = place.store.read_each([place.name])
+    if not isinstance(path, Stored) or not path.digest:
+        return open_ranged(path)
+    if path.is_remote:
+        [content] = path.store.read_each([path.name])
         if content is None:
-            raise MissingError(place)
-        if digest_content(content) != place.digest:
-            raise DamagedError(place)
+            raise MissingError(path)
+        if digest_content(content) != path.digest:
+            raise DamagedError(path)
         return pa.BufferReader(content)
     try:
-        if place.store.digest(place.name) == place.digest:
-            return place.open()
+        if path.store.digest(path.name) == path.digest:
+            return path.open()
     except FileNotFoundError:
-        raise MissingError(place) from None
-    raise DamagedError(place)
+        raise MissingError(path) from None
+    raise DamagedError(path)
 
 
 FOOTERS = {b"ARROW1": 10, b"PAR1": 8}
@@ -162,7 +161,7 @@ FOOTERS = {b"ARROW1": 10, b"PAR1": 8}
 def read_footer(file: pa.NativeFile) -> bytes:
     """Return the footer of an open Parquet or Arrow file to its last byte; empty for other files.
 
-    Where its size is a lie, it is the end of the file as far as that goes.
+    If the file claims a footer larger than itself, that is the whole file.
     """
     size = file.size()
     ending = file.read_at(min(10, size), max(size - 10, 0))
@@ -181,12 +180,12 @@ def digest_footer(file: pa.NativeFile) -> str:
 
 
 class Store(ABC):
-    """A run directory, wherever it lives; names are relative to it and use `/`.
+    """A run directory on any kind of storage; names are relative to it and use `/`.
 
     Errors of the system (no space, no permission, no answer after retries) pass through as OSError.
 
     Attributes:
-        address: what the user calls the root.
+        address: of the root, as the user wrote it.
         is_remote: whether reads are requests over a network.
     """
 
@@ -198,14 +197,14 @@ class Store(ABC):
 
     @abstractmethod
     def where(self, name: str) -> str:
-        """Return the absolute place of `name`, for messages.
+        """Return the path or address of `name`, for messages.
 
         Raises:
             DataError: the name would leave the run directory.
         """
 
     def at(self, name: str, *, digest: str = "", footer: str = "") -> Stored:
-        """Return `name` as something to read, to be compared with what a seal says of it.
+        """Return `name` to read; what is read is compared with the digests of a seal.
 
         Raises:
             DataError: the name would leave the run directory.
@@ -227,7 +226,6 @@ class Store(ABC):
         """Return the size of `name` in bytes, None if it is not there."""
 
     def exists(self, name: str) -> bool:
-        """Return whether `name` was published."""
         return self.size(name) is not None
 
     @abstractmethod
@@ -272,20 +270,20 @@ class Store(ABC):
     def publish(self, scratch: Path, name: str) -> None:
         """Give a complete scratch file its final name, durably; the scratch file may be gone."""
 
-    def adopt(self, place: Stored, name: str) -> None:
-        """Give a published file of this or another run a name here, durably; it stays there, too.
+    def adopt(self, stored: Stored, name: str) -> None:
+        """Give a published file of this or another run a name here, durably; it keeps the old one.
 
         Raises:
-            DamagedError: it is not what its seal says; nothing was published.
+            DamagedError: its digest is not that of its seal; nothing was published.
         """
-        reach("adopt:before", name)
+        fault_point("adopt:before", name)
         with self.scratch() as folder:
             path = folder / "adopted"
-            with place.store.open(place.name) as source, path.open("wb") as file:
+            with stored.store.open(stored.name) as source, path.open("wb") as file:
                 for piece in _pieces(source):
                     file.write(piece)
-            if digest_part(path) != place.digest:
-                raise DamagedError(place)
+            if digest_part(path) != stored.digest:
+                raise DamagedError(stored)
             self.publish(path, name)
 
     @abstractmethod

@@ -311,13 +311,13 @@ def _killed(bench: Bench, pipeline: Pipeline, out: Path, rng: random.Random) -> 
         if left == 0:
             raise faults.Death
 
-    faults.arm(die)
+    faults.install_hook(die)
     try:
         bench.run(pipeline, "killed", rng.choice([None, 1, 2]))
     except faults.Death:
         pass
     finally:
-        faults.arm(None)
+        faults.install_hook(None)
     killed = bench.run(pipeline, "killed", rng.choice([None, 1, 2]))
     if _files(killed) != _files(out):
         yield "killed: other bytes"

@@ -109,11 +109,11 @@ def at(step: str, name: str, action: Callable[[], object], nth: int = 1) -> Iter
             if len(passed) == nth:
                 action()
 
-    faults.arm(hook)
+    faults.install_hook(hook)
     try:
         yield passed
     finally:
-        faults.arm(None)
+        faults.install_hook(None)
 
 
 @pytest.fixture
@@ -144,7 +144,7 @@ def check_error(error: str, path: Path) -> None:
 
 def check_next_run(lab: Lab, path: Path) -> None:
     """Assert that the next run has what a fresh one has, or fails as a fresh one does."""
-    faults.arm(None)
+    faults.install_hook(None)
     lab.save()
     edited = command_line(lab.folder, ["run", str(lab.path)])
     found = tree(lab.out)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corpuskit.engine.eta import Forecast, Pace, in_words, left_of_tasks, off_by
+from corpuskit.engine.eta import Forecast, Pace, format_duration, left_of_tasks, off_by
 
 
 def paced(*points: tuple[float, float], before: float = 0.0) -> Pace:
@@ -128,7 +128,7 @@ def test_later_phases_are_as_much_slower_than_expected_as_earlier_ones():
      (86400, "about 24 h"), (5 * 86400, "about 5 days")],
 )  # fmt: skip
 def test_times_are_said_no_more_exactly_than_they_are_known(seconds, words):
-    assert in_words(seconds) == words
+    assert format_duration(seconds) == words
 
 
 RECORDED = json.loads((Path(__file__).parent / "recorded_runs.json").read_text())

@@ -18,7 +18,6 @@ from corpuskit.engine.pipeline import check_phase, open_run
 from corpuskit.engine.plan import read_plan
 from corpuskit.engine.resources import (
     AvailableResources,
-    EarlierUse,
     _group_left,
     all_memory,
     available_resources,
@@ -28,6 +27,7 @@ from corpuskit.engine.resources import (
     peak_disk,
     preflight,
 )
+from corpuskit.engine.reuse import EarlierUse
 from corpuskit.errors import TaskError, UsageError
 from tests.engine.conftest import ROOT, corpus
 
@@ -116,8 +116,10 @@ def test_packed_rows_are_measured_once_they_exist(finished):
 def test_what_this_directory_measured_counts_more_than_declared_rates(lab):
     run = planned(lab)
     text = estimate_resources(run, 0)[0].text_bytes
-    past = {"gopher_quality": EarlierUse(700.0, 2_000_000, size_bytes=100_000, kept_bytes=0)}
-    found = estimate_resources(run, 0, past=past)[0]
+    run.earlier_use["gopher_quality"] = EarlierUse(
+        700.0, 2_000_000, size_bytes=100_000, kept_bytes=0
+    )
+    found = estimate_resources(run, 0)[0]
     assert found.is_measured
     assert found.disk_bytes == 100_000 * text // 2_000_000
     assert found.cpu_seconds == pytest.approx(700 * text / 2_000_000, abs=10)
@@ -175,7 +177,7 @@ def test_clusters_that_one_task_cannot_hold_are_refused_with_what_to_set(lab):
 def test_the_memory_of_a_slot_is_what_slurm_gives_it(lab):
     run = planned(lab, "executor.kind=slurm", "executor.slurm.mem=700M", "executor.workers=2")
     found = available_resources(run)
-    assert (found.memory_bytes, found.memory_place) == (700 << 20, "executor.slurm.mem")
+    assert (found.memory_bytes, found.memory_name) == (700 << 20, "executor.slurm.mem")
     assert "executor.slurm.mem has 734 MB" in " ".join(
         find_problems(run, estimate_resources(run, 0), found)
     )
@@ -233,7 +235,7 @@ def test_the_quickstart_fits_two_gigabytes(monkeypatch):
 
 
 def test_a_disk_that_cannot_hold_the_run_is_refused_with_the_number(lab):
-    error = refused(lab, disk_bytes=10_000, disk_place="the file system of out")
+    error = refused(lab, disk_bytes=10_000, disk_name="the file system of out")
     assert "the run will write up to ~" in error
     assert "the file system of out has 10 KB free" in error
 
@@ -246,7 +248,7 @@ def test_what_a_phase_left_is_given_back_when_it_is_sealed_again(lab):
 
 
 def test_scratch_is_checked_where_the_run_is_in_an_object_store(lab):
-    error = refused(lab, disk_bytes=None, scratch_bytes=1000, scratch_place="/tmp (TMPDIR)")
+    error = refused(lab, disk_bytes=None, scratch_bytes=1000, scratch_name="/tmp (TMPDIR)")
     assert "/tmp (TMPDIR) has 1 KB free. Set TMPDIR" in error
 
 

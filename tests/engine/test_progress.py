@@ -21,7 +21,7 @@ from corpuskit.engine.pipeline import run
 from corpuskit.engine.plan import read_plan
 from corpuskit.engine.progress import PhaseProgress, RunProgress, StageSoFar
 from corpuskit.engine.rundir import RunDirectory
-from corpuskit.engine.status import funnel
+from corpuskit.engine.status import funnel, sealed
 from corpuskit.formats.manifest import dump_checked, load_checked
 from tests.engine.here import Here
 from tests.engine.terminal import Terminal
@@ -70,7 +70,8 @@ def shares(rows):
 
 def test_the_funnel_so_far_ends_as_the_final_one(seen):
     result, observer = seen
-    final = [(row.stage, row.num_in, row.num_out) for row in funnel(result.run)]
+    rows = funnel(result.run, sealed(result.run))
+    final = [(row.stage, row.num_in, row.num_out) for row in rows]
     assert shares(observer.inside[-1].funnel) == final
     assert shares(observer.outside[-1].funnel) == final
 

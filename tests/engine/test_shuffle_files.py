@@ -13,7 +13,7 @@ import corpuskit
 from corpuskit.engine.pipeline import run
 from corpuskit.stages import _routing
 from corpuskit.stages.dedup.substring_dedup import partitioned
-from corpuskit.storage.faults import Death, arm
+from corpuskit.storage.faults import Death, install_hook
 from tests.engine.conftest import Lab, corpus, tree
 from tests.engine.here import Here
 
@@ -147,8 +147,8 @@ def dying(step: str, name: str, nth: int = 1) -> Iterator[None]:
             if passed == nth:
                 raise Death
 
-    arm(hook)
+    install_hook(hook)
     try:
         yield
     finally:
-        arm(None)
+        install_hook(None)

@@ -98,7 +98,8 @@ def test_rows_of_a_band_are_behind_those_of_the_band_before(kept, rows):
 
 
 def test_documents_without_copies_are_in_the_ledger(repeated, kept):
-    found = {one.source: one for one in accounts(RunDirectory.open(str(repeated.out)))}
+    run = RunDirectory.open(str(repeated.out))
+    found = {one.source: one for one in accounts(run, sealed(run))}
     assert [found[name].num_missing for name in ("web", "books")] == [0, 0]
     assert found["web"].num_kept + found["books"].num_kept == len(kept)
     assert found["web"].num_dropped > found["books"].num_dropped == 0

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any
 from corpuskit.engine.callbacks import RunCallbacks
 from corpuskit.engine.pipeline import run
 from corpuskit.engine.rundir import RunDirectory
-from corpuskit.engine.status import funnel, verify
+from corpuskit.engine.status import funnel, sealed, verify
 from corpuskit.errors import CorpuskitError
 from corpuskit.storage import open_store
 from tests.engine.here import Here
@@ -116,7 +116,8 @@ class Laboratory:
             os.utime(path, ns=(modified_ns, modified_ns))
 
     def _figures(self) -> list[tuple[object, ...]]:
-        rows = funnel(RunDirectory.open(str(self.output)))
+        run = RunDirectory.open(str(self.output))
+        rows = funnel(run, sealed(run))
         return [
             tuple(v for k, v in dataclasses.asdict(row).items() if "seconds" not in k)
             for row in rows

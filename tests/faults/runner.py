@@ -141,8 +141,8 @@ class Player(RunCallbacks):
             stack.callback(shutil.rmtree, kept, ignore_errors=True)
             stack.callback(shutil.rmtree, self.root, ignore_errors=True)
             stack.callback(self._end_zombies)
-            stack.callback(faults.arm, None)
-            faults.arm(self.passing)
+            stack.callback(faults.install_hook, None)
+            faults.install_hook(self.passing)
             if self.schedule.needs_disk:
                 self.disk = Disk(self.root, kept)
                 stack.enter_context(swapped(os, "fsync", self.disk.fsync))
@@ -218,7 +218,7 @@ class Player(RunCallbacks):
                     self.note(f"{phase.name}: the seal names {part.path}, which is not whole")
 
     def passing(self, step: str, name: str) -> None:
-        """Pass a step: what `faults.reach` calls."""
+        """Pass a step: what `faults.fault_point` calls."""
         zombie = self.threads.get(threading.get_ident())
         if zombie is not None:
             zombie.passing()

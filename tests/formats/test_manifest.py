@@ -38,21 +38,21 @@ def manifest(*units: int, seconds: float = 1.0) -> Manifest:
 def test_the_content_hash_is_free_of_tasks_and_timing():
     one = Seal.merge("read", "f.c", [manifest(0, 1, 2)])
     other = Seal.merge("read", "f.c", [manifest(2, seconds=9.0), manifest(0, 1)])
-    assert one.content() == other.content()
+    assert one.content == other.content
     assert one.parts == other.parts
 
 
 def test_the_content_hash_covers_parts_and_counters():
     seal = Seal.merge("read", "f.c", [manifest(0)])
     changed = Parts.of([dataclasses.replace(next(iter(seal.parts)), digest="other")])
-    assert dataclasses.replace(seal, parts=changed).content() != seal.content()
-    assert dataclasses.replace(seal, counters={"rows/web": 1}).content() != seal.content()
+    assert dataclasses.replace(seal, parts=changed).content != seal.content
+    assert dataclasses.replace(seal, counters={"rows/web": 1}).content != seal.content
 
 
 def test_the_content_hash_is_free_of_the_ledger_and_the_funnel():
     seal = Seal.merge("read", "f.c", [manifest(0)])
     more = Parts.of([*seal.parts, Part(0, "ledger", "ledger/x.parquet")])
-    assert dataclasses.replace(seal, parts=more, counters={}).content() == seal.content()
+    assert dataclasses.replace(seal, parts=more, counters={}).content == seal.content
 
 
 def test_the_same_work_done_twice_counts_once():

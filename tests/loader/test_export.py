@@ -32,7 +32,7 @@ from corpuskit.integrations.export import (
 from corpuskit.loader import read_mix
 from corpuskit.loader.edits import new_edit, write_edit
 from corpuskit.storage import LocalStore
-from corpuskit.storage.faults import Death, arm
+from corpuskit.storage.faults import Death, install_hook
 from tests.conftest import ROOT
 from tests.loader.indexed_dataset import read_dataset
 
@@ -229,14 +229,14 @@ def test_whoever_dies_anywhere_and_runs_again_gets_the_same_bytes(run, tmp_path)
             if next(steps) == point:
                 raise Death
 
-        arm(die)
+        install_hook(die)
         try:
             export(str(run), str(out), request)
             break
         except Death:
             pass
         finally:
-            arm(None)
+            install_hook(None)
         with_record = (out / "export.json").exists()
         export(str(run), str(out), request)
         assert files(out) == expected, f"died at point {point}, record there: {with_record}"

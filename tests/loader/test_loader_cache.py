@@ -199,9 +199,9 @@ def full_disk() -> Iterator[None]:
     def fail(step: str, name: str) -> None:
         raise OSError(errno.ENOSPC, "No space left on device", name)
 
-    faults.arm(fail)
+    faults.install_hook(fail)
     yield
-    faults.arm(None)
+    faults.install_hook(None)
 
 
 @pytest.mark.usefixtures("full_disk")
@@ -267,7 +267,7 @@ from corpuskit.storage import faults
 cache = open_cache(Path(sys.argv[1]), 100_000)
 lock = cache.get("0" * 32)
 other = cache.get("1" * 32)
-faults.arm(lambda step, name: os.kill(os.getpid(), signal.SIGKILL))
+faults.install_hook(lambda step, name: os.kill(os.getpid(), signal.SIGKILL))
 cache.publish([(lock, memoryview(b"x" * 5000))], is_reread=False)
 """
 

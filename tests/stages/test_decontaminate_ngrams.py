@@ -507,13 +507,13 @@ def test_a_run_killed_again_and_again_ends_with_the_same_bytes(
                 died.update(mine)
                 raise faults.Death
 
-        faults.arm(hook)
+        faults.install_hook(hook)
         try:
             killed.run()
         except faults.Death:
             continue
         finally:
-            faults.arm(None)
+            faults.install_hook(None)
         break
     assert set(PASSES) == set(died)
     assert tree(killed.out, "documents", "ledger") == tree(counted.out, "documents", "ledger")

@@ -130,9 +130,7 @@ class Run:
         (folder / "holdout").mkdir(parents=True)
         parts = [part for number in (1, 0) for part in self._write_parts(number)]
         self.seal = Seal("quality", "f", (0, 1, 2, 3), Parts.of(parts), {}, {})
-        self.mixed = Seal(
-            "mix.plan", "f", (0,), Parts.of([]), {}, {}, False, (self.seal.content(),)
-        )
+        self.mixed = Seal("mix.plan", "f", (0,), Parts.of([]), {}, {}, False, (self.seal.content,))
         self.write()
 
     def _write_parts(self, number: int) -> list[Part]:

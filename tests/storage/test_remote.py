@@ -551,15 +551,15 @@ def stopped(step: str, key: str, meanwhile: Callable[[], object]) -> Iterator[No
 
     def hook(at: str, name: str) -> None:
         if at == step and name.endswith(key):
-            faults.arm(None)
+            faults.install_hook(None)
             passed.append(name)
             meanwhile()
 
-    faults.arm(hook)
+    faults.install_hook(hook)
     try:
         yield
     finally:
-        faults.arm(None)
+        faults.install_hook(None)
     assert passed, "it was never sent"
 
 

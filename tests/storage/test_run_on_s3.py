@@ -106,11 +106,11 @@ def test_an_object_that_is_replaced_while_it_is_read_fails_the_run(far: Lab, tmp
             planned.append(what)
             inputs.put(name, whole[: whole.index(b"\n", len(whole) // 2) + 1])
 
-    faults.arm(hook)
+    faults.install_hook(hook)
     try:
         error = far.run(code=3).stderr
     finally:
-        faults.arm(None)
+        faults.install_hook(None)
     assert (
         f"{inputs.where(name)}: changed since the run was planned: it had {len(whole):,}" in error
     )
@@ -186,11 +186,11 @@ from corpuskit.storage import faults, remote
 
 def stop(step, name):
     if step == "list:before" and name.startswith("manifests/"):
-        faults.arm(None)
+        faults.install_hook(None)
         os.kill(os.getpid(), signal.SIGSTOP)
 
 remote.RemoteStore.__init__.__kwdefaults__.update(renew_seconds=0.2, lease_seconds=2.0)
-faults.arm(stop)
+faults.install_hook(stop)
 main(sys.argv[1:])
 """
 """Runs a command with a short lease, and stops itself before its first phase."""

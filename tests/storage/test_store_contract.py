@@ -270,14 +270,14 @@ def test_faults_are_passed_in_order(store: Store, tmp_path: Path):
     made = tmp_path / "made"
     made.write_bytes(b"1")
     steps: list[str] = []
-    faults.arm(lambda step, name: steps.append(step))
+    faults.install_hook(lambda step, name: steps.append(step))
     try:
         store.put("a", b"1")
         store.publish(made, "b")
         store.read("a")
         store.delete(["a"])
     finally:
-        faults.arm(None)
+        faults.install_hook(None)
     known = [step for step in steps if step in faults.STEPS]
     assert known == steps
     ends = [step for step in steps if step.endswith((":before", ":after"))]
@@ -291,12 +291,12 @@ def test_faults_are_passed_in_order(store: Store, tmp_path: Path):
 def test_who_dies_before_leaves_nothing(store: Store, tmp_path: Path, step: str):
     made = tmp_path / "made"
     made.write_bytes(b"1")
-    faults.arm(lambda at, name: die() if at == step else None)
+    faults.install_hook(lambda at, name: die() if at == step else None)
     try:
         with pytest.raises(faults.Death):
             store.put("a", b"1") if step.startswith("put") else store.publish(made, "a")
     finally:
-        faults.arm(None)
+        faults.install_hook(None)
     assert store.list("") == []
     assert store.size("a") is None
 

@@ -105,13 +105,12 @@ class Reporter:
             self.flush()
 
     def compiling(self) -> None:
-        """Say, at most every PROGRESS_SECONDS, that a kernel is about to be compiled."""
+        """Send, at most every PROGRESS_SECONDS, that a kernel is about to be compiled."""
         if time.monotonic() - self._compiled >= PROGRESS_SECONDS:
             self._compiled = time.monotonic()
             self.send("compiling")
 
     def flush(self) -> None:
-        """Send the progress that was noted."""
         if self._documents:
             self._send("progress", {"documents": self._documents, "bytes": self._size})
         self._documents = self._size = 0
@@ -147,7 +146,6 @@ class Round:
             self.give_up(task, fields, log)
 
     def give_up(self, task: Task, fields: dict[str, Any], log: str) -> None:
-        """Report a task as failed for good."""
         self.failures.append(TaskFailure(task, fields["error"], log, fields.get("code", 1)))
         self.on_event("failed", fields)
 

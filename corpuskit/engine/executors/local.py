@@ -78,12 +78,10 @@ class Pool(Launcher):
             return _PoolRound(self, selector, tasks, on_event).run()
 
     def kill(self) -> None:
-        """End all workers, whatever they are doing."""
         for worker in self.workers:
             worker.process.kill()
 
     def start(self) -> _Worker:
-        """Start one more worker."""
         self._started += 1
         log = self.store.logs() / f"worker-{socket.gethostname()}-{os.getpid()}-{self._started}.log"
         environment = {**ENVIRONMENT, **os.environ, "PYTHONPATH": python_path()}
@@ -218,8 +216,6 @@ def _out(worker: _Worker) -> IO[bytes]:
 
 
 def _close(stream: IO[bytes] | None) -> None:
-    if stream is not None:
-        try:
+    with contextlib.suppress(BrokenPipeError):
+        if stream is not None:
             stream.close()
-        except BrokenPipeError:
-            return

@@ -95,7 +95,6 @@ class RayLauncher(Launcher):
         return _RayRound(self, tasks, on_event).run()
 
     def context(self) -> WorkerContext:
-        """Return what every worker of this run gets."""
         address = self.store.address
         if not is_remote(address):
             address = os.path.abspath(address)
@@ -103,7 +102,6 @@ class RayLauncher(Launcher):
         return WorkerContext(address, digest, os.getcwd(), self._token, self.plan_seconds)
 
     def remote(self) -> Any:
-        """Return the remote function, with what it reserves."""
         environment = dict(ENVIRONMENT)
         hosts = {node["NodeManagerHostname"] for node in _nodes()}
         if hosts == {socket.gethostname()}:
@@ -156,20 +154,20 @@ class RayLauncher(Launcher):
         import ray
         from ray.exceptions import RayError
 
-        place = self.address or "local"
+        address = self.address or "local"
         options: dict[str, Any] = {}
-        if place == "local":
+        if address == "local":
             os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # report nothing about the run
             options = {"num_cpus": self.workers, "include_dashboard": False,
                        "object_store_memory": OBJECT_STORE_BYTES}  # fmt: skip
         else:
-            _check_reachable(place)
+            _check_reachable(address)
         try:
-            ray.init(place, log_to_driver=False, logging_level=logging.ERROR, **options)
+            ray.init(address, log_to_driver=False, logging_level=logging.ERROR, **options)
         except (ImportError, OSError, RayError, RuntimeError, ValueError) as error:
             reason = str(error).strip().split("\n", 1)[0].rstrip(".")
             raise UsageError(
-                f"executor: cannot connect to Ray at {place}: {reason}. {_ADVICE}"
+                f"executor: cannot connect to Ray at {address}: {reason}. {_ADVICE}"
             ) from None
 
 
@@ -186,9 +184,9 @@ def _check_reachable(address: str) -> None:
     if scheme not in ("", "ray") or address == "auto":
         return
     try:
-        place = urllib.parse.urlsplit(f"//{host_and_port}")
-        port = place.port or (10001 if scheme else 6379)
-        socket.create_connection((place.hostname or "", port), CONNECT_SECONDS).close()
+        parts = urllib.parse.urlsplit(f"//{host_and_port}")
+        port = parts.port or (10001 if scheme else 6379)
+        socket.create_connection((parts.hostname or "", port), CONNECT_SECONDS).close()
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error) or "no answer"
         raise UsageError(
@@ -236,7 +234,7 @@ class _RayRound(Round):
         return self._limit
 
     def _collect(self) -> None:
-        """Take what has ended; wait for it, but not for long."""
+        """Take the outcomes of tasks that have ended; wait a second if there are none."""
         if not self.in_flight:
             return
         ray, refs = _ray(), list(self.in_flight)
@@ -256,7 +254,7 @@ class _RayRound(Round):
             self.on_event("progress", {name: fields.pop(name) for name in ("documents", "bytes")})
             self.on_event(kind, fields)
         elif kind == "unfit":
-            # It would fail all other tasks, too, and faster than the other nodes do them.
+            # This node would fail all other tasks too, faster than the other nodes run them.
             self.unfit = self.unfit or fields["error"]
             self.waiting.clear()
         elif self.may_retry(task, fields):

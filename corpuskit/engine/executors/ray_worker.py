@@ -35,7 +35,7 @@ class WorkerContext:
         address: the run directory.
         digest: of `plan.json`, as the driver sees it.
         folder: where the driver runs; relative paths start there.
-        token: differs between runs: Ray uses processes again, what they remember must not be.
+        token: differs between runs: Ray reuses processes, which must not keep the last run's state.
         plan_seconds: how long the worker waits for the plan to appear.
     """
 

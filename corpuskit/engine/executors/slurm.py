@@ -1,8 +1,8 @@
 """The Slurm executor: one job array per phase, all submitted up front, each after the one before.
 
-An array has as many elements as there are places to work (slots), whatever the number of tasks, so
-MaxArraySize does not matter. What is done is known from manifests; Slurm is asked only which jobs
-live. `sacct` is never needed.
+An array has as many elements as there are slots to work in, whatever the number of tasks, so
+MaxArraySize does not matter. Manifests tell which tasks are done; Slurm is queried only for the
+jobs that are alive (squeue). `sacct` is never needed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 JOBS = "jobs.json"
 CLOSING = "closing"
-"""What the last job is called, which seals and tidies up."""
+"""Name of the last job, which seals the run and deletes what no seal names."""
 
 HOPELESS = ("DependencyNeverSatisfied", "BadConstraints", "launch_failed_requeued_held")
 """Reasons for which a pending job waits for ever."""
@@ -59,7 +59,7 @@ class Job:
 
 @dataclasses.dataclass(frozen=True)
 class JobState:
-    """What Slurm says of a job: state -> elements; it forgets those that ended some minutes ago.
+    """The elements of a job by state; Slurm forgets those that ended some minutes ago.
 
     Attributes:
         reasons: why elements are pending.
@@ -168,7 +168,7 @@ def _save(store: Store, jobs: Sequence[Job]) -> None:
 
 
 def _withdraw(store: Store, jobs: Sequence[Job]) -> None:
-    """Take back what was submitted; if that fails, the record of it stays."""
+    """Cancel what was submitted; if that fails, the record of the jobs stays."""
     if not jobs:
         return
     with contextlib.suppress(UsageError, OSError):
@@ -197,10 +197,10 @@ def read_jobs(store: Store) -> list[Job]:
 
 
 def leave_out(store: Store, phases: Sequence[str]) -> bool:
-    """Take the jobs of phases that have nothing to do out of the queue; return whether it was done.
+    """Cancel the jobs of phases that have nothing to do; return whether that was done.
 
-    Whatever waits for them waits for this slot's own job then. Where a site allows no such thing,
-    or not all jobs are submitted yet, they stay, and end as soon as they have started.
+    The job that waits for them then waits for this slot's own job. Where a site does not allow
+    that, or not all jobs are submitted yet, they stay, and end as soon as they have started.
 
     Args:
         phases: those that follow the phase of this slot, sealed.
@@ -325,7 +325,6 @@ def _absolute(store: Store) -> str:
 
 
 def _ask(command: Sequence[str], text: str | None = None) -> subprocess.CompletedProcess[str]:
-    """Run a command of Slurm's."""
     if shutil.which(command[0]) is None:
         raise UsageError(f"{command[0]} is not installed here. Submit from a login node of Slurm.")
     try:

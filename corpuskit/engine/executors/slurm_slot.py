@@ -39,14 +39,14 @@ VISIBLE_SECONDS = 60.0
 """How long a network file system may take to show on one node what another has written."""
 
 EARLY_SECONDS = 90.0
-"""How much earlier than asked for Slurm may warn: up to a minute, by its documentation."""
+"""How much earlier than configured Slurm may warn: up to a minute, by its documentation."""
 
 REQUEUE_SECONDS = 180.0
 """How long Slurm may take to end a slot that it has requeued."""
 
 
 class Slot:
-    """One place of a job array at work.
+    """One element of a job array at work.
 
     Args:
         number, num: which slot, of how many.
@@ -67,16 +67,16 @@ class Slot:
 
     def work(self, index: int) -> int:
         """Run this slot's share of a phase; return the exit code."""
-        self.see_sealed(index - 1)
+        self.ensure_sealed(index - 1)
         check_barrier(self.run, index - 1)
         work = PhaseWork(self.run, self.run.plan.phases[index], accept_code=self.accept_code)
         if work.reused is not None:
             work.finish()
             return 0
         if note := check_phase(work, force=self.force, is_started=True, in_slot=True):
-            _say(note)
+            _log(note)
         tasks = self._share(work)
-        _say(f"{work.phase.name}: slot {self.number} of {self.num}, {len(tasks)} tasks to do")
+        _log(f"{work.phase.name}: slot {self.number} of {self.num}, {len(tasks)} tasks to do")
         with self.pool:
             failures = self.pool.run(tasks, self._on_event)
         note_failures(self.run, work.phase, failures)
@@ -87,7 +87,7 @@ class Slot:
         if work.is_done():
             with contextlib.suppress(DataError):  # a manifest is to be made again, by its own slot
                 work.finish()
-                _say(f"{work.phase.name}: sealed")
+                _log(f"{work.phase.name}: sealed")
                 self._seal_idle(index + 1)
         return 0
 
@@ -105,22 +105,22 @@ class Slot:
             work.finish()
             idle.append(phase.name)
         if idle and leave_out(self.run.store, idle):
-            _say(f"nothing to do, their jobs are cancelled: {', '.join(idle)}")
+            _log(f"nothing to do, their jobs are cancelled: {', '.join(idle)}")
 
     def close(self) -> int:
         """Seal what is left to seal, delete what no seal names, and forget the jobs."""
         last = len(self.run.plan.phases) - 1
-        self.see_sealed(last)
+        self.ensure_sealed(last)
         check_barrier(self.run, last)
         if self.run.plan.until is None:
             sweep(self.run)
         self.run.store.clear_scratch()
         self.run.store.delete([JOBS])
-        _say("the run is finished")
+        _log("the run is finished")
         return 0
 
-    def see_sealed(self, index: int) -> None:
-        """See to it that a phase is sealed: its last two slots may each have missed the other.
+    def ensure_sealed(self, index: int) -> None:
+        """Seal a phase unless it is sealed: its last two slots may each have missed the other.
 
         Raises:
             TaskError: tasks of it are missing although its jobs have ended.
@@ -157,7 +157,7 @@ class Slot:
         listed = work.run.store.list(f"manifests/{work.phase.name}/{work.fingerprint}")
         names = {manifest_name(work.phase, task) for task in work.all_tasks}
         if any("/task-" in name and name not in names for name in listed):
-            return PhaseWork(work.run, work.phase).tasks(share)  # begun by a run that cut otherwise
+            return PhaseWork(work.run, work.phase).tasks(share)  # an earlier run cut otherwise
         return [t for t in share if self.run.read_manifest(manifest_name(work.phase, t)) is None]
 
     def _on_event(self, kind: str, fields: dict[str, Any]) -> None:
@@ -167,35 +167,35 @@ class Slot:
         elif kind != "compiling":
             self.done += kind == "done"
             if kind != "done":
-                _say(f"task {kind}: {fields.get('error', '')}")
+                _log(f"task {kind}: {fields.get('error', '')}")
         if time.monotonic() - self._last >= LINE_SECONDS:
             self._last = time.monotonic()
-            _say(f"{self.done} tasks, {self.documents:,} documents, {self.size / 1e6:,.1f} MB")
+            _log(f"{self.done} tasks, {self.documents:,} documents, {self.size / 1e6:,.1f} MB")
 
     def on_warning(self, *_: object) -> None:
         """Take the warning that the time limit is near: finish what is in hand, begin nothing."""
         signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # a second one must not disturb the first
-        _say("the time limit is near: finishing the tasks in hand")
+        _log("the time limit is near: finishing the tasks in hand")
         self.pool.deadline = time.monotonic() + self.grace - LEAVE_SECONDS
 
     def _hand_over(self, num_tasks: int) -> int:
-        """Have Slurm start this slot again, and wait to be ended."""
+        """Have Slurm start this slot again, and wait until Slurm ends this process."""
         # One element of an array has the array's own number as SLURM_JOB_ID, and `scontrol requeue`
         # with that number takes all elements out of work.
         job = f"{os.environ['SLURM_ARRAY_JOB_ID']}_{os.environ['SLURM_ARRAY_TASK_ID']}"
         if num_tasks and self.done == 0 and self.restarts and self._is_limit_near(job):
-            _say(
+            _log(
                 "no task was finished within a whole time limit. Raise executor.slurm.time, or "
                 "lower cell_bytes."
             )
             return 1
-        _say(f"requeue {job} after {self.done} tasks")
+        _log(f"requeue {job} after {self.done} tasks")
         requeue = subprocess.run(
             ["scontrol", "requeue", job], text=True, capture_output=True, check=False
         )
         if requeue.returncode == 0:
             time.sleep(REQUEUE_SECONDS)  # TERM ends this process meanwhile
-        _say(f"requeue failed: {requeue.stderr.strip()}. Run the same command again.")
+        _log(f"requeue failed: {requeue.stderr.strip()}. Run the same command again.")
         return 1
 
     def _is_limit_near(self, job: str) -> bool:
@@ -207,7 +207,7 @@ class Slot:
 
 def _report(failures: Sequence[TaskFailure]) -> int:
     for failure in failures:
-        _say(f"failed: units {failure.task.units[0]}...: {failure.error} log: {failure.log}")
+        _log(f"failed: units {failure.task.units[0]}...: {failure.error} log: {failure.log}")
     return 3 if all(failure.code == 3 for failure in failures) else 1
 
 
@@ -242,14 +242,14 @@ def main(arguments: Sequence[str]) -> int:
             message, code = str(error), error.exit_code
         else:
             message, code = describe(error), 1
-        _say(f"error: {message}")
+        _log(f"error: {message}")
         if run is not None:
             phase = run.plan.phases[min(options.phase, len(run.plan.phases) - 1)]
             note_slot(run, phase, number, message, code)
         return code
 
 
-def _say(line: str) -> None:
+def _log(line: str) -> None:
     sys.stderr.write(f"{time.strftime('%H:%M:%S')} {line}\n")
     sys.stderr.flush()
 

@@ -18,8 +18,8 @@ One job, one torchrun per node, started by srun; the ranks meet at the first nod
 | 78 it hung | yes, but at most three times without a new checkpoint in between |
 | 75 another rank ended, 1 an error, none: killed | if a checkpoint was saved since the start |
 
-The first line that fits any rank counts: a rank that ends for want of another one says nothing of
-the reason. The files are read in OUTPUT/heartbeats, which all nodes see, as they do checkpoints.
+The first line that fits any rank counts: a rank that ends because another one did does not know the
+reason. The files are read in OUTPUT/heartbeats, which all nodes see, as they do checkpoints.
 
 Whatever happened, a start goes on from the newest checkpoint, and the losses are the same.
 """
@@ -48,7 +48,7 @@ class Allocation:
         procs_per_node: ranks per node; one per GPU when there are any.
         gpus_per_node: GPUs per node; 0 is a run on CPUs.
         options: more of sbatch's, one word each, as they are.
-        grace_seconds: how long before the time limit the ranks are told to save; a step and a
+        grace_seconds: how long before the time limit the ranks get the signal to save; a step and a
             checkpoint must fit.
     """
 
@@ -60,39 +60,39 @@ class Allocation:
 
 
 def train_script(
-    settings: str, overrides: Sequence[str], name: str, output: str, place: Allocation
+    settings: str, overrides: Sequence[str], name: str, output: str, allocation: Allocation
 ) -> str:
     """Return the batch script of a training run.
 
     Args:
         settings: path of the training file.
         overrides: values that replace some of it, `key=value`.
-        name, output: of the run, as the file with its overrides says.
+        name, output: of the run, from the file with its overrides.
     """
     train = [sys.executable, "-m", "corpuskit", "train", os.path.abspath(settings)]
     train += [word for override in overrides for word in ("--set", override)]
     name = re.sub(r"[^\w.-]", "-", name)
-    options = [shlex.quote(option) for option in _options(name, place)]
+    options = [shlex.quote(option) for option in _options(name, allocation)]
     return _SCRIPT.format(
         options="\n".join(f"#SBATCH {option}" for option in options),
         command=shlex.join(["sbatch", f"train-{name}.sh"]),
         python_path=shlex.quote(python_path()),
         output=shlex.quote(os.path.abspath(output)),
         python=shlex.quote(sys.executable),
-        nodes=place.nodes,
-        procs=place.procs_per_node,
+        nodes=allocation.nodes,
+        procs=allocation.procs_per_node,
         train=shlex.join(train[1:]),
     )
 
 
-def _options(name: str, place: Allocation) -> list[str]:
-    share = f"--gpus-per-node={place.gpus_per_node}"
-    if not place.gpus_per_node:
-        share = f"--cpus-per-task={place.procs_per_node}"
+def _options(name: str, allocation: Allocation) -> list[str]:
+    share = f"--gpus-per-node={allocation.gpus_per_node}"
+    if not allocation.gpus_per_node:
+        share = f"--cpus-per-task={allocation.procs_per_node}"
     return [
-        f"--job-name=corpuskit-train-{name}", f"--nodes={place.nodes}", "--ntasks-per-node=1",
-        share, "--requeue", f"--signal=B:USR1@{place.grace_seconds}", "--open-mode=append",
-        f"--chdir={os.getcwd()}", f"--output=train-{name}-%j.log", *place.options,
+        f"--job-name=corpuskit-train-{name}", f"--nodes={allocation.nodes}", "--ntasks-per-node=1",
+        share, "--requeue", f"--signal=B:USR1@{allocation.grace_seconds}", "--open-mode=append",
+        f"--chdir={os.getcwd()}", f"--output=train-{name}-%j.log", *allocation.options,
     ]  # fmt: skip
 
 

@@ -17,7 +17,7 @@ from corpuskit.inspect.archive import column_of
 from corpuskit.inspect.counts import Sampled
 from corpuskit.inspect.report.excerpts import Excerpt, masked, segments, shortened
 from corpuskit.stages.dedup._cluster_stage import ClusterStage
-from corpuskit.storage import open_place
+from corpuskit.storage import open_ranged
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -181,7 +181,7 @@ def _count(
 def _batches(run: RunDirectory, path: str) -> Iterator[pa.RecordBatch]:
     place = run.store.at(path)
     try:
-        with open_place(place) as source:
+        with open_ranged(place) as source:
             reader = pa.ipc.open_file(source)
             for number in range(reader.num_record_batches):
                 batch = reader.get_batch(number)

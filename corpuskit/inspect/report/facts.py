@@ -268,7 +268,7 @@ def provenance(run: RunDirectory, finished: Sealed, state: RunStatus) -> dict[st
     current = {prospect.phase.name: prospect.state == "reuse" for prospect in state.phase_statuses}
     phases = [
         {
-            "phase": phase.name, "fingerprint": seal.fingerprint, "content": seal.content(),
+            "phase": phase.name, "fingerprint": seal.fingerprint, "content": seal.content,
             "inputs": list(seal.inputs), "is_current": current.get(phase.name),
             "accepted_code_change": seal.accepted_code_change,
         }
@@ -366,7 +366,7 @@ def resources(run: RunDirectory, finished: Sealed, state: RunStatus) -> dict[str
     passes together.
     """
     seals = {phase.index: seal for phase, seal in finished}
-    over = overheads(run, finished)
+    over = overheads(finished)
     peaks = [seal.timing.get("peak_rss_bytes", 0.0) for seal in seals.values()]
     return {
         "cpu_seconds": {

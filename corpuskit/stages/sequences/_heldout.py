@@ -348,7 +348,7 @@ def _require_same_documents(store: Store, plan: Mapping[str, Any], seal: Seal) -
     step = _find_step(plan, "mix")
     name = f"manifests/{step['label'] if step else 'mix'}.plan/seal.json"
     [content] = store.read_each([name])
-    if content is None or seal.content() not in Seal.from_json(content, store.where(name)).inputs:
+    if content is None or seal.content not in Seal.from_json(content, store.where(name)).inputs:
         raise DataError(
             f"{store.address}: the held-out documents are newer than the token shards, which may "
             "hold some of them. Run the pipeline to its end."
