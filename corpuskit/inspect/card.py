@@ -239,8 +239,8 @@ def _edits(run: RunDirectory, finished: Sealed) -> tuple[str | None, int, list[s
     ]
     if removed:
         limits.append(
-            f"{removed:,} documents were taken down after packing: corpuskit's loader leaves them "
-            "out, but they still lie in the files."
+            f"Taken down after packing: {removed:,} document{'s' * (removed != 1)}. The files still "
+            "hold their text; corpuskit's loader leaves it out."
         )
     return plan_hash, removed, limits
 

@@ -367,12 +367,16 @@ def with_changes(
     params = json.loads(stage.model_dump_json())
     changed: dict[str, tuple[Any, Any]] = {}
     for text in changes:
-        target, equals, raw = text.removeprefix(f"{label}.").partition("=")
-        if not equals:
+        if "=" not in text:
             raise UsageError(f"--set {text}: must look like parameter=value.")
+        target, raw = _target(tunable, text)
         name, _, entry = target.partition(".")
         check_name(tunable, name, f"--set {text}", raw)
         value = _value(raw, text)
+        if target in changed:
+            raise UsageError(
+                f"--set {text}: another --set makes {target} {changed[target][1]}. Leave one out."
+            )
         if not entry:
             changed[target] = (params[name], value)
             params[name] = value
@@ -486,6 +490,12 @@ def check_name(tunable: Tunable, name: str, option: str, raw: str = "...") -> No
         )
 
 
+def _target(tunable: Tunable, text: str) -> tuple[str, str]:
+    """Split `parameter=value`, or `stage.parameter=value`; the value may be left out."""
+    target, _, value = text.removeprefix(f"{tunable.label}.").partition("=")
+    return target, value
+
+
 def _value(raw: str, text: str) -> Any:
     """Return the value of a threshold: a number, null, or a mapping to such."""
     try:
@@ -579,11 +589,12 @@ def sweep(tunable: Tunable, changes: Sequence[str], request: str) -> Sweep:
         UsageError: `request` is of another form, or its parameter is not the threshold of a rule.
         DataError: what was measured does not explain what was decided.
     """
-    parameter, _, span = request.removeprefix(f"{tunable.label}.").partition("=")
+    parameter, span = _target(tunable, request)
     name, _, entry = parameter.partition(".")
     check_name(tunable, name, f"--sweep {request}")
     now = _entry(tunable.stage, name, entry)
     then = _entry(with_changes(tunable, changes)[0], name, entry)
+    others = [text for text in changes if _target(tunable, text)[0] != parameter]
     is_whole = not entry and takes_whole(tunable.stage, name)
     lines = {line for line in (now, then) if line is not None}
     points = _parse_span(request, span) if span else _quantiles(tunable, name, entry)
@@ -591,7 +602,7 @@ def sweep(tunable: Tunable, changes: Sequence[str], request: str) -> Sweep:
     for value in {float(round(v)) if is_whole else round(v, 12) for v in points} | lines:
         number = int(value) if is_whole else value
         try:
-            stages[value], _ = with_changes(tunable, [*changes, f"{parameter}={number}"])
+            stages[value], _ = with_changes(tunable, [*others, f"{parameter}={number}"])
         except UsageError:
             if span or value in lines:  # quantiles of what was measured may be out of bounds
                 raise
