@@ -128,9 +128,9 @@ def plant(
             f"--canaries: a canary has {longest} tokens with this tokenizer, and rows have "
             f"{seq_len}. Set a larger pack.seq_len."
         )
-    places = np.random.default_rng([seed, rows]).choice(rows, count, replace=False).tolist()
+    drawn = np.random.default_rng([seed, rows]).choice(rows, count, replace=False).tolist()
     repeated = [row for c, row in zip(planted, tokens, strict=True) for _ in range(c.repeats)]
-    return Planting(dict(zip(places, repeated, strict=True)), global_rows)
+    return Planting(dict(zip(drawn, repeated, strict=True)), global_rows)
 
 
 def require_rows(needed: int, rows: int) -> None:

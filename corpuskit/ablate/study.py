@@ -542,7 +542,7 @@ def judged_items(
         items: list[TaskItem] = []
         for number, item in enumerate(encode_task(questions, tokenizer, unconditional=False)):
             is_text = len(item.choices) == 1
-            # Ids of a file may occur twice: a unit is called after its place in the file.
+            # Ids of a file may occur twice: so a unit is named by its position.
             numbered = dataclasses.replace(item, id=str(number))
             items += _pieces(name, number, item.choices[0], seq_len) if is_text else [numbered]
         yield name, items

@@ -125,8 +125,8 @@ def predicted_unseen(shares: Floats, losses: Floats) -> Floats:
 
 
 def _folds(num: int) -> list[NDArray[np.bool_]]:
-    places = np.arange(num)
-    return [places % FOLDS == fold for fold in range(min(FOLDS, num))]
+    rows = np.arange(num)
+    return [rows % FOLDS == fold for fold in range(min(FOLDS, num))]
 
 
 def lowest(

@@ -124,13 +124,13 @@ def _memory(figures: Estimate) -> Table:
 def _pipeline(figures: Estimate) -> Table:
     title = f"Pipeline, bubble {100 * figures.bubble:.1f} % of a step"
     table = text_table(
-        ">place", ">layers", ">parameters", ">micro-batches", ">memory", "", title=title
+        ">stage", ">layers", ">parameters", ">micro-batches", ">memory", "", title=title
     )
     table.title_style = "bold"
-    for place, stage in enumerate(figures.stages):
+    for number, stage in enumerate(figures.stages):
         ends = [name for name in ("embedding", "head") if getattr(stage.work, f"has_{name}")]
         table.add_row(
-            str(place), str(stage.work.layers), _count(stage.parameters),
+            str(number), str(stage.work.layers), _count(stage.parameters),
             f"{stage.work.in_flight:.3g}", _size(stage.peak.total), " and ".join(ends),
         )  # fmt: skip
     return table

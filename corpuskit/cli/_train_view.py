@@ -84,7 +84,7 @@ def _interruptible(settings: TrainSettings, is_first: bool) -> Iterator[None]:
             raise KeyboardInterrupt
         interrupts.append(now)
         if is_first:
-            # Not print(): this may have interrupted one. It takes the place of the last line.
+            # Not print(): this may have interrupted one. It overwrites the last line.
             words = "stopping after this step; Ctrl-C again: at once"
             os.write(2, f"\r {words}"[: shutil.get_terminal_size().columns].encode())
         signal.raise_signal(signal.SIGTERM)
@@ -255,7 +255,7 @@ class TrainingScreen:
         if last is None:
             return [Text.assemble((f" {self._name}", "bold"), "  setting up")]
         num_done = last.step + 1
-        place = [
+        progress = [
             self._name,
             f"step {num_done:,} of {last.steps:,}",
             f"{100 * num_done / last.steps:.0f} %",
@@ -281,7 +281,7 @@ class TrainingScreen:
             pairs = (f"{name} {_bits(source)}" for name, source in self._evaluation.sources.items())
             figures.append(one_line(f"held out @{self._evaluation.step} {' '.join(pairs)}"))
         return [
-            *flow(place, width, sys.maxsize, "   ", "bold", indent=" "),
+            *flow(progress, width, sys.maxsize, "   ", "bold", indent=" "),
             Text.assemble((loss, "bold"), (curve, "cyan")),
             *flow(figures, width, sys.maxsize, "   ", "", indent=" "),
         ]

@@ -116,15 +116,15 @@ def command(
     if task == "--sbatch":
         _print_script(settings, overrides, parsed, chosen_options)
     elif task:
-        with _placed(settings, overrides):
+        with _located(settings, overrides):
             _do(task, parsed, folder, chosen_options)
     else:
-        _train(parsed, _placed(settings, overrides))
+        _train(parsed, _located(settings, overrides))
 
 
 @contextlib.contextmanager
-def _placed(path: str, overrides: tuple[str, ...]) -> Iterator[None]:
-    """Give what is refused because of a key of the file the place of that key.
+def _located(path: str, overrides: tuple[str, ...]) -> Iterator[None]:
+    """Add file, line and column to an error about a key of the settings file.
 
     Raises:
         ConfigError: instead of a UsageError that begins with a key.
@@ -178,11 +178,11 @@ def _print_script(
         raise click.UsageError("--gpus-per-node has a rank per GPU: leave --procs-per-node out.")
     if gpus:
         values["procs_per_node"] = gpus
-    place = Allocation(options=options, **values)
-    click.echo(train_script(path, overrides, settings.name, settings.output, place), nl=False)
+    allocation = Allocation(options=options, **values)
+    click.echo(train_script(path, overrides, settings.name, settings.output, allocation), nl=False)
 
 
-def _train(settings: TrainSettings, placed: AbstractContextManager[None]) -> None:
+def _train(settings: TrainSettings, located: AbstractContextManager[None]) -> None:
     """Train; end the process with the run's exit code."""
     with needs_torch():
         from corpuskit.train.loop import main
@@ -191,7 +191,7 @@ def _train(settings: TrainSettings, placed: AbstractContextManager[None]) -> Non
     from corpuskit.train.trackers import Trackers
 
     try:
-        with observer(settings) as view, Trackers(settings, view) as tell, placed:
+        with observer(settings) as view, Trackers(settings, view) as tell, located:
             result = main(settings, tell, *_open_evaluated(settings))
     except (CorpuskitError, RuntimeError, OSError) as error:
         ending = ending_of(error)

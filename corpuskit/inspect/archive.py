@@ -59,7 +59,7 @@ def open_part(path: Readable) -> Iterator[pq.ParquetFile]:
     """Open a Parquet part.
 
     Raises:
-        DataError: the file is not a Parquet file, or lacks a column that is asked for.
+        DataError: the file is not a Parquet file, or lacks a column that the caller reads.
     """
     try:
         with open_place(path) as source, open_parquet(source, path) as file:
@@ -177,7 +177,7 @@ def _groups(
 
 def _row(file: pq.ParquetFile, group: int, index: int, names: list[str]) -> dict[str, Any]:
     rows_before = 0
-    # Texts are read in small steps, up to the one that is wanted: a row group may hold 64 MB.
+    # Texts are read in small steps, up to this row: a row group may hold 64 MB.
     step = 256 if "text" in names else 1 << 16
     for batch in file.iter_batches(
         batch_size=step, row_groups=[group], columns=names, use_threads=False
@@ -232,12 +232,15 @@ class Shards(NamedTuple):
 
     def texts(self, keys: Iterable[int]) -> dict[int, tuple[str, str]]:
         """Return key -> (id, text) of documents that were kept, as they were kept."""
-        wanted = np.array(sorted(keys), np.int64)
+        sorted_keys = np.array(sorted(keys), np.int64)
         texts: dict[int, tuple[str, str]] = {}
-        for part in self.parts.within(int(wanted[0]), int(wanted[-1]) + 1) if len(wanted) else ():
-            mine = wanted[(wanted >= part.first) & (wanted <= part.last)]
-            for batch in self.read(part, ["key", "id", "text"], mine) if len(mine) else ():
-                for row in batch.filter(pc.is_in(batch.column("key"), pa.array(mine))).to_pylist():
+        if not len(sorted_keys):
+            return texts
+        for part in self.parts.within(int(sorted_keys[0]), int(sorted_keys[-1]) + 1):
+            in_part = sorted_keys[(sorted_keys >= part.first) & (sorted_keys <= part.last)]
+            for batch in self.read(part, ["key", "id", "text"], in_part) if len(in_part) else ():
+                matches = batch.filter(pc.is_in(batch.column("key"), pa.array(in_part)))
+                for row in matches.to_pylist():
                     texts[row["key"]] = (row["id"], row["text"])
         return texts
 
@@ -361,15 +364,15 @@ def column_of(run: RunDirectory, phase: Phase, keys: Sequence[int], name: str) -
 
 
 class SeenText(NamedTuple):
-    """A text and where it was found.
+    """A text and where it was read from.
 
     Attributes:
-        place: `documents`, `input`, `ledger`, or `sample`: what the ledger keeps of some documents,
-            personal data masked and cut at 20,000 bytes, so that spans may not fit it.
+        text_from: `documents`, `input`, `ledger`, or `sample`: what the ledger keeps of some
+            documents, personal data masked and cut at 20,000 bytes, so that spans may not fit it.
     """
 
     text: str
-    place: str
+    text_from: str
 
 
 @dataclasses.dataclass
@@ -455,7 +458,7 @@ def _rewrites(run: RunDirectory, seal: Seal, labels: Sequence[str], units: Colle
 
 def _replay(
     run: RunDirectory, batch: pa.RecordBatch, steps: Sequence[tuple[Step, StreamingStage]],
-    place: str, result: Texts,
+    text_from: str, result: Texts,
 ) -> None:  # fmt: skip
     """Note the texts of a batch, all of one source, after some stages."""
     view = View(batch)
@@ -479,7 +482,7 @@ def _replay(
         return
     texts = view.batch.column("text").to_pylist()
     for key, text in zip(view.keys.tolist(), texts, strict=True):
-        result.texts[key] = SeenText(text, place)
+        result.texts[key] = SeenText(text, text_from)
 
 
 def _reason(error: CorpuskitError | OSError) -> str:
@@ -527,7 +530,7 @@ class InputReader:
         self, unit: int, file: InputFile, piece: Slice, missing_keys: set[int],
         batches: list[pa.RecordBatch],
     ) -> str:  # fmt: skip
-        """Read a slice up to the last wanted document; return why some were not reached."""
+        """Read a slice up to the last of the documents; return why some were not reached."""
         if "://" in file.path and not file.path.startswith(_READABLE):
             return f"{file.path}: is not fetched again"
         path = file.path if is_remote(file.path) else file.path.removeprefix("file://")

@@ -288,7 +288,7 @@ def _read_events(history: TrainingHistory, path: Path) -> None:
     history.events = [line for _, line in sorted(numbered, key=lambda event: event[0])]
 
 
-def place_of(event: dict[str, Any], history: TrainingHistory) -> int | None:
+def steps_before(event: dict[str, Any], history: TrainingHistory) -> int | None:
     """Return after how many steps an event happened, as far as it says."""
     kind = event.get("event")
     last = history.last["step"] + 1 if history.last else None
@@ -473,9 +473,9 @@ def _charts(history: TrainingHistory, others: Mapping[str, Curve]) -> dict[str, 
     ]  # fmt: skip
     marks = []
     for event in history.events:
-        place = place_of(event, history)
-        if event["event"] in MARKED and place is not None:
-            marks.append({"x": place, "kind": event["event"], "text": plain(_summary_of(event))})
+        steps = steps_before(event, history)
+        if event["event"] in MARKED and steps is not None:
+            marks.append({"x": steps, "kind": event["event"], "text": plain(_summary_of(event))})
     return {"charts": [chart for chart in charts if chart["series"]], "marks": marks}
 
 
@@ -569,8 +569,8 @@ def _events(history: TrainingHistory) -> str:
         return ""
     items = []
     for event in reversed(history.events):
-        kind, place = str(event["event"]), place_of(event, history)
-        step_note = "" if place is None else f" after {place:,} steps"
+        kind, steps = str(event["event"]), steps_before(event, history)
+        step_note = "" if steps is None else f" after {steps:,} steps"
         time = f"{event['time']} " if "time" in event else ""
         items.append(
             f'<li class="{"bad" if kind in MARKED[1:] else ""}"><b>{text(kind)}</b>'

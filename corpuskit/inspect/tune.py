@@ -231,8 +231,8 @@ def _count(
 def by_source(batch: pa.RecordBatch) -> list[tuple[str, NDArray[np.bool_]]]:
     """Return each source of a batch, and which rows are its own."""
     names = batch.column("source").dictionary_encode()
-    places = names.indices.to_numpy(zero_copy_only=False)
-    return [(name, places == place) for place, name in enumerate(names.dictionary.to_pylist())]
+    codes = names.indices.to_numpy(zero_copy_only=False)
+    return [(name, codes == code) for code, name in enumerate(names.dictionary.to_pylist())]
 
 
 class _Picks:
@@ -525,7 +525,7 @@ def _texts(tunable: Tunable, keys: Sequence[int]) -> dict[int, str]:
     missing = [key for key in keys if key not in texts]
     units = {key: part.unit for key in missing for part in tunable.parts.within(key, key + 1)}
     replayed = texts_seen(tunable.run, tunable.phase, tunable.label, units, read_inputs=True).texts
-    texts |= {key: found_text.text for key, found_text in replayed.items()}
+    texts |= {key: seen.text for key, seen in replayed.items()}
     for row in _ledger_rows(tunable, [key for key in missing if key not in replayed]):
         if row["text"] is not None:
             texts.setdefault(row["doc_key"], row["text"])

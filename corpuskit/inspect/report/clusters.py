@@ -179,16 +179,16 @@ def _count(
 
 
 def _batches(run: RunDirectory, path: str) -> Iterator[pa.RecordBatch]:
-    place = run.store.at(path)
+    location = run.store.at(path)
     try:
-        with open_place(place) as source:
+        with open_place(location) as source:
             reader = pa.ipc.open_file(source)
             for number in range(reader.num_record_batches):
                 batch = reader.get_batch(number)
                 if len(batch):
                     yield batch
     except (pa.ArrowException, OSError) as error:
-        raise DataError(f"{place}: cannot be read: {error}. Run again.") from None
+        raise DataError(f"{location}: cannot be read: {error}. Run again.") from None
 
 
 def _largest(

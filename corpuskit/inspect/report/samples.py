@@ -80,19 +80,19 @@ def shown_samples(
     drafts = _without_silent(drafts)
     order = _in_turns(drafts)
     has_mask = not run.plan.settings.ledger.keep_text
-    drafted = [drafts[place] for place in order]
+    drafted = [drafts[index] for index in order]
     limit, num_shown = _limit(drafted, budget_bytes)
     drafted = drafted[:num_shown]
     if has_mask:
         _mask(drafted)
     items = [_cut(draft, limit) for draft in drafted]
-    back = sorted(range(len(items)), key=lambda place: order[place])
+    back = sorted(range(len(items)), key=lambda index: order[index])
     texts = [item["text"] for item in items]
     texts += [item["survivor"]["text"] for item in items if item["survivor"]]
     return {
         "budget_bytes": budget_bytes, "used_bytes": sum(text.shown_bytes for text in texts if text),
         "seed": seed, "masked": has_mask, "sampled": scan.sampled,
-        "items": [items[place] for place in back],
+        "items": [items[index] for index in back],
     }  # fmt: skip
 
 
@@ -219,13 +219,13 @@ def _group(draft: _SampleDraft) -> tuple[Any, ...]:
 
 
 def _in_turns(drafts: Sequence[_SampleDraft]) -> list[int]:
-    """Return places in an order that takes one of each stage, rule, action and source in turn."""
+    """Return indices in an order that takes one of each stage, rule, action and source in turn."""
     counts: defaultdict[tuple[Any, ...], int] = defaultdict(int)
     turns = []
-    for place, draft in enumerate(drafts):
-        turns.append((counts[_group(draft)], place))
+    for index, draft in enumerate(drafts):
+        turns.append((counts[_group(draft)], index))
         counts[_group(draft)] += 1
-    return [place for _, place in sorted(turns)]
+    return [index for _, index in sorted(turns)]
 
 
 def _limit(drafts: Sequence[_SampleDraft], budget: int) -> tuple[int, int]:
@@ -242,11 +242,11 @@ def _limit(drafts: Sequence[_SampleDraft], budget: int) -> tuple[int, int]:
         fits = sum(min(size, middle) for size in sizes) <= budget
         low, high = (middle, high) if fits else (low, middle - 1)
     used = 0
-    for place, draft in enumerate(drafts):
+    for index, draft in enumerate(drafts):
         for part in (draft.text, draft.survivor):
             used += min(sum(len(t.encode()) for _, t in part), low) if part is not None else 0
         if used > budget:
-            return low, place
+            return low, index
     return low, len(drafts)
 
 
