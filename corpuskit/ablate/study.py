@@ -16,6 +16,7 @@ import contextlib
 import dataclasses
 import functools
 import hashlib
+import itertools
 import json
 import math
 import shutil
@@ -334,12 +335,8 @@ class Corpus:
 
     def twin(self, corpora: Sequence[Corpus]) -> str | None:
         """Return the first variant before this one that has the same rows."""
-        for other in corpora:
-            if other is self:
-                return None
-            if other.content == self.content:
-                return other.variant.name
-        return None
+        before = itertools.takewhile(lambda corpus: corpus is not self, corpora)
+        return next((c.variant.name for c in before if c.content == self.content), None)
 
 
 _CONTENT = ("seed", "seq_len", "dtype", "tokenizer", "sources", "stages", "skip")

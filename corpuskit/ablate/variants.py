@@ -214,10 +214,10 @@ def _swapped(file: PipelineFile, swap: str) -> PipelineFile:
     if name not in names:
         raise UsageError(f"--swap-source {swap}: no source {name!r}. {suggest(name, names)}")
 
-    def other(step: Step) -> Step:
+    def swapped(step: Step) -> Step:
         stage = type(step.stage).model_validate(
             {**step.stage.model_dump(), "paths": paths.split(",")}
         )
         return dataclasses.replace(step, stage=stage) if step.label == name else step
 
-    return dataclasses.replace(file, sources=tuple(map(other, file.sources)))
+    return dataclasses.replace(file, sources=tuple(map(swapped, file.sources)))

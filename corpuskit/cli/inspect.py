@@ -161,10 +161,10 @@ def sample_pieces(samples: Samples, changes: int) -> Iterator[RenderableType]:
         yield from _pieces(row, changes)
 
 
-def excerpt(text: str, chars: int = SHOWN_CHARS) -> RenderableType:
+def _excerpt(text: str) -> RenderableType:
     """Return the beginning of a text."""
-    ellipsis = f" ... ({len(text):,} characters)" if len(text) > chars else ""
-    return Indented(Text(one_line(text[:chars]) + ellipsis), 2)
+    ellipsis = f" ... ({len(text):,} characters)" if len(text) > SHOWN_CHARS else ""
+    return Indented(Text(one_line(text[:SHOWN_CHARS]) + ellipsis), 2)
 
 
 def number(value: float) -> str:
@@ -204,12 +204,12 @@ def _pieces(sample: Sample, changes: int) -> Iterator[RenderableType]:
     if sample.survivor_text is not None:
         yield from sides(sample.text, sample.survivor_text, ("removed", "kept"), changes)
     elif sample.survivor_id is not None:
-        yield excerpt(sample.text)
+        yield _excerpt(sample.text)
         yield "  (the text that was kept is not in this run)"
     elif sample.spans and sample.text_from != "sample":
         yield from _spans(sample, changes)
     else:
-        yield excerpt(sample.text)
+        yield _excerpt(sample.text)
 
 
 def _spans(sample: Sample, changes: int) -> Iterator[RenderableType]:

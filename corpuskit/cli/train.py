@@ -31,7 +31,7 @@ BELONGS = {
         "grace_seconds", "flags",
     ),
 }  # fmt: skip
-"""Task -> the options that speak of it only."""
+"""Task -> the options that only it has."""
 
 SPELLED = {"device_name": "--device", "flags": "--flag"}
 
@@ -104,7 +104,7 @@ def command(
         "--export": folder is not None,
         "--sbatch": sbatch,
     }
-    chosen_tasks = [name for name, is_asked in tasks.items() if is_asked]
+    chosen_tasks = [name for name, is_chosen in tasks.items() if is_chosen]
     if len(chosen_tasks) > 1:
         raise click.UsageError(f"{' and '.join(chosen_tasks)} are tasks of their own. Choose one.")
     task = chosen_tasks[0] if chosen_tasks else ""
@@ -229,8 +229,8 @@ def _open_evaluated(
         held_out = open_held_out(config.data or settings.data, config.max_documents, settings.data)
     if questions and is_packed:
         tokenizer = open_tokenizer(settings.data)
-        for name, asked in questions.items():
-            tasks[name] = encode_task(asked, tokenizer, unconditional=config.unconditional)
+        for name, task in questions.items():
+            tasks[name] = encode_task(task, tokenizer, unconditional=config.unconditional)
     return held_out, tasks
 
 

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from corpuskit.stage import InputFile, Slice, SourceBatch
     from corpuskit.storage import Readable
 
+CLUSTERS = "run:clusters"  # role of the shuffle files that name every clustered document
 ROW = "row"  # name under which `rows_of` returns the index of a row in its part
 INPUT_BYTES = 256 << 20  # text and files of the input that are read to find texts, at most
 INPUT_SECONDS = 10.0  # CPU time for it: sources that extract text out of HTML are slow
@@ -310,7 +311,7 @@ def cluster_parts(run: RunDirectory, phase: Phase) -> list[Part]:
         part
         for index in phase.earlier
         if run.plan.phases[index].pass_name == stage.clustering()
-        for part in run.seal(index).by_role("run:clusters")
+        for part in run.seal(index).by_role(CLUSTERS)
     ]
 
 

@@ -416,7 +416,7 @@ def find_kept(
         raise UsageError(f"{run.store.address}: no source {source!r}. {suggest(source, labels)}")
     value = _value_of(run, shards, finished, stage, rule) if stage or rule or band else None
     if band is not None and band.near_ratio is not None and (not value or value.threshold is None):
-        raise UsageError("--near-threshold: what was asked for has no threshold. Use --between.")
+        raise UsageError("--near-threshold: this value has no threshold. Use --between.")
     parts = [part for part in shards.parts if source in ("", part.source)]
     if value is not None:
         parts = _parts_with(run, parts, value.stage)

@@ -31,6 +31,7 @@ from corpuskit.inspect.archive import (
     rows_of,
     sidecar_row,
 )
+from corpuskit.inspect.samples import excerpts as around
 from corpuskit.stage import StreamingStage, View
 
 if TYPE_CHECKING:
@@ -91,7 +92,7 @@ def history_of(
 
 
 class _DocumentHistory:
-    """One document on its way through the phases."""
+    """Collects what the finished phases say about one document."""
 
     def __init__(self, documents: RunDocuments, key: int) -> None:
         self.documents, self.run, self.key = documents, documents.run, key
@@ -568,15 +569,12 @@ def _number(value: float) -> Any:
 
 def excerpts(text: str, spans: Sequence[tuple[int, int]]) -> list[dict[str, str]]:
     """Return the first spans of a text, with the text around them."""
-    data, found_spans = text.encode(), []
-    for start, end in spans[:MAX_EXCERPTS]:
-        span = data[start:end]
+    rows = []
+    for before, span, after in around(text, spans[:MAX_EXCERPTS], MARGIN):
         if len(span) > MAX_SPAN:
-            span = span[: MAX_SPAN // 2] + b" ... " + span[-MAX_SPAN // 2 :]
-        pieces = (data[max(start - MARGIN, 0) : start], span, data[end : end + MARGIN])
-        before, span_text, after = (piece.decode(errors="ignore") for piece in pieces)
-        found_spans.append({"before": before, "span": span_text, "after": after})
-    return found_spans
+            span = f"{span[: MAX_SPAN // 2]} ... {span[-MAX_SPAN // 2 :]}"
+        rows.append({"before": before, "span": span, "after": after})
+    return rows
 
 
 # ---------------------------------------------------------------- duplicates

@@ -13,7 +13,7 @@ import pyarrow as pa
 from corpuskit.errors import DataError
 from corpuskit.formats.batch import numbers, split_key
 from corpuskit.formats.shuffle_files import read_shuffle
-from corpuskit.inspect.archive import column_of
+from corpuskit.inspect.archive import CLUSTERS, column_of
 from corpuskit.inspect.counts import Sampled
 from corpuskit.inspect.report.excerpts import Excerpt, masked, segments, shortened
 from corpuskit.stages.dedup._cluster_stage import ClusterStage
@@ -35,8 +35,6 @@ MAX_ROWS = 20_000_000  # clustered documents that are read of a stage: parts are
 NUM_LARGEST = 5
 NUM_MEMBERS = 8
 TEXT_BYTES = 4000
-
-RUN = "run:clusters"  # role of the runs that name every clustered document
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,7 +84,7 @@ def find_duplicates(
         keys: stage -> keys whose survivors are looked for.
 
     Raises:
-        DataError: a run of clusters cannot be read.
+        DataError: a shuffle file of clusters cannot be read.
     """
     seals = {phase.index: (phase, seal) for phase, seal in finished}
     duplicates = []
@@ -110,7 +108,7 @@ def _of_stage(
 ) -> Duplicates:  # fmt: skip
     label = phase.labels[0]
     stage = run.plan.step(label).stage
-    parts = seal.by_role(RUN)
+    parts = seal.by_role(CLUSTERS)
     is_there = all(run.store.exists(part.path) for part in parts)
     step = max(-(-sum(part.rows for part in parts) // MAX_ROWS), 1) if is_there else 0
     sampled = parts[::step] if is_there else parts[:0]
@@ -144,7 +142,7 @@ def _of_stage(
 def _count(
     run: RunDirectory, path: str, number: int, stage_keys: NDArray[np.int64], tally: _ClusterTally
 ) -> None:
-    """Add one run of clusters; rows of a cluster follow each other."""
+    """Add one shuffle file of clusters; rows of a cluster follow each other."""
     before: int | None = None
     for batch in _batches(run, path):
         clusters, sizes = numbers(batch.column("cluster")), numbers(batch.column("size"))
@@ -157,14 +155,14 @@ def _count(
         is_first[0] = before is None or before != int(clusters[0])
         before = int(clusters[-1])
         first = np.flatnonzero(is_first)
-        some = sizes[first].astype(np.int64)
-        powers = np.log2(np.maximum(some, 1)).astype(np.int64)
+        cluster_sizes = sizes[first].astype(np.int64)
+        powers = np.log2(np.maximum(cluster_sizes, 1)).astype(np.int64)
         counts = np.bincount(powers)
-        weights = np.bincount(powers, weights=some)
+        weights = np.bincount(powers, weights=cluster_sizes)
         for power in np.flatnonzero(counts).tolist():
             tally.by_power[power] += int(counts[power])
             tally.documents[power] += int(weights[power])
-        top = first[np.argsort(-some, kind="stable")[:NUM_LARGEST]]
+        top = first[np.argsort(-cluster_sizes, kind="stable")[:NUM_LARGEST]]
         survivors = numbers(batch.column("survivor"))
         tally.largest = heapq.nlargest(
             NUM_LARGEST,

@@ -78,10 +78,6 @@ class Flow:
     ledger: Counted
     notes: tuple[str, ...]
 
-    def before(self, label: str) -> Mapping[str, TextVolume]:
-        """Return what came to a stage, by source."""
-        return self.volumes[label]
-
     def after(self, label: str) -> Mapping[str, TextVolume]:
         """Return what a stage left, by source."""
         position = self.labels.index(label) + 1
@@ -331,7 +327,7 @@ def funnel_rows(
         state = states[row.is_source, label]
         before, after = (
             {row.stage: sides[row.stage]} if row.is_source else sides
-            for sides in (flow.before(label), flow.after(label))
+            for sides in (flow.volumes[label], flow.after(label))
         )
         sources = {
             name: {"in": volume, "out": after[name]}
@@ -383,7 +379,7 @@ def _dropped_bytes(
         return None, "unknown"  # what a source rejects was never text
     if num:  # of the parts that were read
         return round(size * documents / num), "estimated"
-    before = flow.before(group.stage)[group.source]
+    before = flow.volumes[group.stage][group.source]
     after = flow.after(group.stage)[group.source]
     same_group = [key for key in flow.ledger if (key[1], key[3]) == (group.stage, group.source)]
     is_exact = before.text_bytes_how == after.text_bytes_how == "exact"

@@ -16,6 +16,7 @@ from corpuskit.formats.batch import numbers, split_key
 from corpuskit.formats.ledger import SCHEMA, sampled
 from corpuskit.inspect.archive import open_part
 from corpuskit.inspect.counts import Sampled
+from corpuskit.inspect.samples import marks_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -156,8 +157,9 @@ def _look(
             keys = numbers(table.column("doc_key"))
             groups, codes = _group_rows(table)
             counts, sizes = _spans(table.column("spans").combine_chunks())
-            marks = _marks(keys, seed)
+            marks = marks_of(keys, seed) >> np.uint64(1)
             if not settings.ledger.keep_text:
+                # The highest bit: rows whose text the ledger keeps come first.
                 marks |= np.where(sampled(keys, settings.seed), np.uint64(0), np.uint64(1 << 63))
             order = np.lexsort((marks, codes))
             starts = np.searchsorted(codes[order], np.arange(len(groups) + 1))
@@ -204,14 +206,6 @@ def _spans(spans: pa.ListArray) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     sizes = numbers(pairs.field("end")) - numbers(pairs.field("start"))
     rows = np.repeat(np.arange(num), counts)
     return counts, np.bincount(rows, weights=sizes, minlength=num).astype(np.int64)
-
-
-def _marks(keys: NDArray[np.int64], seed: int) -> NDArray[np.uint64]:
-    with np.errstate(over="ignore"):
-        x = keys.astype(np.uint64) ^ np.uint64((seed * 0x9E3779B97F4A7C15) & (2**64 - 1))
-        for factor in (0xFF51AFD7ED558CCD, 0xC4CEB9FE1A85EC53):
-            x = (x ^ (x >> np.uint64(33))) * np.uint64(factor)
-    return (x ^ (x >> np.uint64(33))) >> np.uint64(1)
 
 
 def _read_rows(
