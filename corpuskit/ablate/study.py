@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 SCORES = "scores.parquet"
 SCORED_TOKENS = 2048
-"""Of a forward pass at least: with 256, scoring took a third of the time of a small training."""
+"""Least tokens of a forward pass: with 256, scoring took a third of the time of a training."""
 FORMAT = 1
 DEFAULT_TRAINING: Mapping[str, Any] = {
     "name": "0.5m",

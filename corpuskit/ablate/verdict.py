@@ -30,10 +30,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-MOST_SEEDS = 100
-"""Beyond that, no number of seeds is suggested."""
-MOST_TOKENS = 16.0
-"""Times as many: beyond that, no number of tokens is suggested."""
+MOST_SEEDS = 100  # beyond that, no number of seeds is suggested
+MOST_TOKENS = 16.0  # times as many: beyond that, no number of tokens is suggested
 
 
 @dataclasses.dataclass(frozen=True)

@@ -117,7 +117,7 @@ def command(
         _print_script(settings, overrides, parsed, chosen_options)
     elif task:
         with _located(settings, overrides):
-            _do(task, parsed, folder, chosen_options)
+            _run_task(task, parsed, folder, chosen_options)
     else:
         _train(parsed, _located(settings, overrides))
 
@@ -142,7 +142,9 @@ def _located(path: str, overrides: tuple[str, ...]) -> Iterator[None]:
         raise ConfigError(location, str(error)) from None
 
 
-def _do(task: str, settings: TrainSettings, folder: str | None, options: dict[str, Any]) -> None:
+def _run_task(
+    task: str, settings: TrainSettings, folder: str | None, options: dict[str, Any]
+) -> None:
     """Do what was chosen instead of training."""
     if task == "--plan":
         from corpuskit.cli._train_plan import print_plan
@@ -151,7 +153,7 @@ def _do(task: str, settings: TrainSettings, folder: str | None, options: dict[st
 
         require_trackers(settings.track)
         figures = estimate(settings, **options)
-        _open_evaluated(settings, is_packed=figures.length.plan_steps is not None)
+        _open_evaluation(settings, is_packed=figures.length.plan_steps is not None)
         print_plan(settings, figures)
     elif task == "--status":
         print_status(settings)
@@ -191,8 +193,8 @@ def _train(settings: TrainSettings, located: AbstractContextManager[None]) -> No
     from corpuskit.train.trackers import Trackers
 
     try:
-        with observer(settings) as view, Trackers(settings, view) as tell, located:
-            result = main(settings, tell, *_open_evaluated(settings))
+        with observer(settings) as view, Trackers(settings, view) as report_update, located:
+            result = main(settings, report_update, *_open_evaluation(settings))
     except (CorpuskitError, RuntimeError, OSError) as error:
         ending = ending_of(error)
         if ending is None:
@@ -208,7 +210,7 @@ def _train(settings: TrainSettings, located: AbstractContextManager[None]) -> No
     sys.exit(result.exit_code)
 
 
-def _open_evaluated(
+def _open_evaluation(
     settings: TrainSettings, *, is_packed: bool = True
 ) -> tuple[HeldOut | None, dict[str, list[TaskItem]]]:
     """Open what a training is judged by; task files alone where there is no run directory yet."""

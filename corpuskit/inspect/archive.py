@@ -273,16 +273,15 @@ def kept_shards(run: RunDirectory, finished: Sealed | None = None) -> Shards | N
     return shards
 
 
+def with_prefix(counters: Mapping[str, int], prefix: str) -> dict[str, int]:
+    """Return the counters whose names begin with a prefix; their names are without it."""
+    return {k.removeprefix(prefix): v for k, v in counters.items() if k.startswith(prefix)}
+
+
 def read_bytes(finished: Sealed) -> dict[str, int]:
     """Return source -> bytes of text that the phase that reads the input has read."""
-    prefix = "read_bytes/"
-    return {
-        name.removeprefix(prefix): value
-        for phase, seal in finished
-        if phase.base is None
-        for name, value in seal.counters.items()
-        if name.startswith(prefix)
-    }
+    seals = [seal for phase, seal in finished if phase.base is None]
+    return with_prefix(seals[0].counters, "read_bytes/") if seals else {}
 
 
 def kept_bytes(run: RunDirectory, finished: Sealed) -> dict[str, int] | None:

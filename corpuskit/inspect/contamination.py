@@ -61,7 +61,7 @@ class ItemHits:
 
 @dataclasses.dataclass
 class Contamination:
-    """What was found, of all stages that look for benchmark items.
+    """The matches of all stages that look for benchmark items.
 
     Attributes:
         documents: that hold something of any item, of those that `contamination_report` counts.

@@ -71,7 +71,7 @@ class RunDocuments:
 
     Attributes:
         seal: of the phase that reads the input; None while it is not finished.
-        packed: address of the run whose mixture takes them, and what its keys are higher.
+        packed: address of the run whose mixture takes them, and what is added to keys there.
     """
 
     def __init__(self, run: RunDirectory, finished: Sealed | None = None) -> None:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _DEADLINE_SECONDS = 120.0
 
 MAX_STEPS = 1000
-"""Steps that are listed of a document; a document of a short source is taken again and again."""
+"""Steps of a document that are listed; a document of a short source recurs in many."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Training:
         output: the folder.
         num_done: steps that metrics.jsonl has.
         starts: in the order of time.
-        skips: spans of the run's rows that it passed over after a rollback (`without_rows`).
+        skips: spans of the run's rows that it skipped after a rollback (`without_rows`).
     """
 
     output: str

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from corpuskit.engine.status import Sealed
     from corpuskit.formats.manifest import Part, RoleParts, Seal
 
-MAX_PARTS = 200  # ledger parts that a sample is taken from: as many as fit the patience of a reader
+MAX_PARTS = 200  # ledger parts that a sample is taken from; more keep the reader waiting
 DEFAULT_NGRAM = 5  # words per shingle where the stage has none of its own
 
 _NUMBERS = (pa.float64(), pa.float32(), pa.int64(), pa.int32(), pa.int8(), pa.uint8())
@@ -52,7 +52,7 @@ _NUMBERS = (pa.float64(), pa.float32(), pa.int64(), pa.int32(), pa.int8(), pa.ui
 
 @dataclasses.dataclass(frozen=True)
 class Sample:
-    """A ledger row or a kept document, and the texts it speaks of.
+    """A ledger row or a kept document, with its text and that of the survivor.
 
     Attributes:
         rule: of the ledger, details included; of kept documents what `value` is called.

@@ -42,14 +42,12 @@ class Curve:
     """
 
     def __init__(self) -> None:
-        self.num_missing = 0  # values that are not finite numbers
         self._width = 1
         self._buckets: dict[int, list[float]] = {}  # count, sum of x, sum of y, least, greatest
 
     def add(self, x: int, y: float | None) -> None:
-        """Add a value."""
+        """Add a value; None and what is not finite is left out."""
         if y is None or not math.isfinite(y):
-            self.num_missing += 1
             return
         bucket = self._buckets.get(x // self._width)
         if bucket is None:
@@ -121,7 +119,6 @@ class SourceHistory:
     bits_per_byte: float | None = None  # of the last step that had it
     held_out_nats: float | None = None  # of the last evaluation, nats per token
     mixture: dict[str, Any] | None = None  # of the last line that had it
-    held_out_tokens: int = 0
 
 
 EXPERTS = ("imbalance", "idle")
@@ -252,7 +249,7 @@ def _add_evaluation(history: TrainingHistory, line: dict[str, Any]) -> None:
     for name, figures in line["sources"].items():
         source = history.source(name)
         source.held_out.add(line["step"], figures["bits_per_byte"])
-        source.held_out_nats, source.held_out_tokens = figures["loss"], figures["tokens"]
+        source.held_out_nats = figures["loss"]
 
 
 def _add_mixture(history: TrainingHistory, line: dict[str, Any]) -> None:

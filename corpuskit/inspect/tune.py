@@ -21,7 +21,7 @@ from corpuskit.errors import DataError, UsageError, suggest
 from corpuskit.formats.batch import numbers
 from corpuskit.formats.ledger import sampled
 from corpuskit.formats.shards import read_documents
-from corpuskit.inspect.archive import kept_shards, open_part, select, texts_seen
+from corpuskit.inspect.archive import kept_shards, open_part, select, texts_seen, with_prefix
 from corpuskit.inspect.counts import read_counts
 from corpuskit.inspect.report.distributions import measures, takes_whole
 from corpuskit.stage import StreamingStage
@@ -462,7 +462,7 @@ def without_measures(tunable: Tunable) -> str:
     run, label, seal = tunable.run, tunable.label, tunable.seal
     if getattr(tunable.stage, "measures", False):
         return f"{label}: measured nothing in this run: it saw no documents, or its rules are off."
-    num_bytes = sum(v for name, v in seal.counters.items() if name.startswith("read_bytes/"))
+    num_bytes = sum(with_prefix(seal.counters, "read_bytes/").values())
     neighbours = [name for name in tunable.phase.labels if name != label]
     fused = f", with {', '.join(neighbours)}" if neighbours else ""
     return (

@@ -121,7 +121,7 @@ class _DocumentHistory:
                 entry.update(recomputed.get(entry["stage"], {}))
         outcome = "kept" if len(self.documents.finished) == len(plan.phases) else "unfinished"
         if drop is not None:
-            outcome = "held out" if self._aside(drop) else "dropped"
+            outcome = "held out" if self._diverted(drop) else "dropped"
         file = self.identity.file
         facts = {
             "key": self.key,
@@ -196,7 +196,7 @@ class _DocumentHistory:
 
     def _last_document(self, drop: dict[str, Any] | None) -> dict[str, Any] | None:
         """Return the document as the last streaming phase that kept it wrote it."""
-        if drop is not None and (diverted := self._aside(drop)) is not None:
+        if drop is not None and (diverted := self._diverted(drop)) is not None:
             return next(iter(self._read(diverted)), None)
         end = len(self.run.plan.phases) if drop is None else self._phase(drop).index
         for phase in reversed(self.run.plan.phases[:end]):
@@ -207,7 +207,8 @@ class _DocumentHistory:
     def _phase(self, row: dict[str, Any]) -> Phase:
         return next(phase for phase in self.run.plan.phases if phase.name == row["phase"])
 
-    def _aside(self, drop: dict[str, Any]) -> Part | None:
+    def _diverted(self, drop: dict[str, Any]) -> Part | None:
+        """Return the part of held-out documents that has this one; None if it was dropped."""
         step = next((s for s in self.run.plan.file.steps if s.label == drop["stage"]), None)
         folder = step.stage.diverts if step and isinstance(step.stage, StreamingStage) else ""
         if not folder:
@@ -217,7 +218,7 @@ class _DocumentHistory:
     def _now(self, drop: dict[str, Any] | None) -> dict[str, Any] | None:
         """Return part and row of the document where it is now; None if it is nowhere."""
         if drop is not None:
-            part = self._aside(drop)
+            part = self._diverted(drop)
             row = None if part is None or self.last is None else self.last[ROW]
             return None if part is None else {"part": part.path, ROW: row}
         for phase in reversed(self.run.plan.phases):

@@ -390,7 +390,7 @@ class Audit:
     def _rate_of(
         self, pieces: NDArray[np.int32], rows: NDArray[Any], share: float, deff: float = 1.0
     ) -> Rate:
-        """Return the rate of some rows among those that a share of all read was held as."""
+        """Return the rate of some rows; `share` of all documents read are in `pieces`."""
         hits, sizes = (
             np.bincount(rows, minlength=len(self._read)).astype(np.float64)
             for rows in (pieces[rows], pieces)
@@ -408,7 +408,7 @@ class Audit:
             is_exact = name == "exact_duplicates"
             least = self._minhash.verify or 0.0
             copies = exact_copies(marks, keys) if is_exact else near_copies(table, least)
-            deff = _effect(copies.rows, marks) if pool.share < 1 else 1.0
+            deff = _design_effect(copies.rows, marks) if pool.share < 1 else 1.0
             rate = self._rate_of(pieces, copies.rows, pool.share, deff)
             notes = []
             if pool.share < 1:
@@ -522,8 +522,8 @@ def _lines(view: View) -> TextSegments:
     return find_segments(view, "line", "none", np.zeros(view.num_docs, np.uint64))
 
 
-def _effect(rows: NDArray[np.int64], marks: NDArray[np.uint64]) -> float:
-    """Return how many times the variance is that of independent documents, if groups are drawn."""
+def _design_effect(rows: NDArray[np.int64], marks: NDArray[np.uint64]) -> float:
+    """Return the design effect of drawing groups: their variance over that of single documents."""
     _, groups, sizes = np.unique(marks, return_inverse=True, return_counts=True)
     hits = np.bincount(groups[rows], minlength=len(sizes))
     rate = len(rows) / len(marks)

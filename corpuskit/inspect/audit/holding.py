@@ -20,12 +20,12 @@ _SEEN_BITS = 27
 
 
 class HashSample:
-    """Rows chosen by 64 bits of each: those with the smallest, as many as fit.
+    """A sample of rows: those with the smallest marks of 64 bits, as many as fit.
 
     Rows of equal marks are all in it or none; so of the texts that it holds it has every copy.
 
     Args:
-        most_bytes: that rows may take.
+        most_bytes: memory that the rows may take.
 
     Attributes:
         share: of all rows, that are chosen.
@@ -144,7 +144,7 @@ class Templates(NamedTuple):
 
     Attributes:
         rows: of them, in the table.
-        groups: (rows,) a number for each: what most others have of it.
+        groups: (rows,) number of the value of each text that most others share.
     """
 
     rows: NDArray[np.int64]

@@ -13,7 +13,7 @@ import pyarrow as pa
 from corpuskit.errors import DataError
 from corpuskit.formats.batch import numbers, split_key
 from corpuskit.formats.shuffle_files import read_shuffle
-from corpuskit.inspect.archive import CLUSTERS, column_of
+from corpuskit.inspect.archive import CLUSTERS, column_of, with_prefix
 from corpuskit.inspect.counts import Sampled
 from corpuskit.inspect.report.excerpts import Excerpt, masked, segments, shortened
 from corpuskit.stages.dedup._cluster_stage import ClusterStage
@@ -39,14 +39,14 @@ TEXT_BYTES = 4000
 
 @dataclasses.dataclass(frozen=True)
 class Duplicates:
-    """What a stage that clusters documents found.
+    """The clusters of one stage.
 
     Attributes:
         clusters, documents: of the whole run, older documents included.
         dropped: documents, by the ledger.
         sizes: clusters and documents by size, each with its bounds `low` and `high`, included.
         largest: clusters with their first members, and the text of the first that has one.
-        survivors: of the keys that were asked for: key -> key of the document kept instead.
+        survivors: key -> key of the document kept instead, for the keys looked for.
         sampled: None = all clusters were read; none where `work/` was deleted.
     """
 
@@ -78,7 +78,7 @@ class _ClusterTally:
 def find_duplicates(
     run: RunDirectory, finished: Sealed, keys: dict[str, set[int]]
 ) -> list[Duplicates]:
-    """Return what each finished stage found that clusters documents.
+    """Return the clusters of each finished stage that clusters documents.
 
     Args:
         keys: stage -> keys whose survivors are looked for.
@@ -116,7 +116,7 @@ def _of_stage(
     stage_keys = np.array(sorted(keys.get(label, ())), np.int64)
     for number, part in enumerate(sampled):
         _count(run, part.path, number * step, stage_keys, tally)
-    dropped = sum(v for k, v in last[1].counters.items() if k.startswith(f"dropped/{label}/"))
+    dropped = sum(with_prefix(last[1].counters, f"dropped/{label}/").values())
     bound = stage.threshold(stage.rules[0])
     sizes = [
         {

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from corpuskit.engine import registry
 from corpuskit.engine.mixture import PACK
 from corpuskit.engine.status import funnel, stage_states
+from corpuskit.inspect.archive import with_prefix
 from corpuskit.inspect.counts import ledger_counts
 from corpuskit.inspect.report.ledger import Group, SpanTally
 from corpuskit.stage import CellStage, GlobalStage, Source
@@ -154,9 +155,9 @@ def _observed(
             first = stages[0] if stages else cursor
             begin = 0 if phase.base is None else first  # what a source rejects has no bytes
             for position in range(begin, first + 1):
-                _note(observed, position, _by_source(seal.counters, "read_bytes/"))
+                _note(observed, position, with_prefix(seal.counters, "read_bytes/"))
             cursor = stages[-1] + 1 if stages else cursor
-            _note(observed, cursor, _by_source(seal.counters, "kept_bytes/"))
+            _note(observed, cursor, with_prefix(seal.counters, "kept_bytes/"))
             if counts.is_whole:
                 _note(observed, cursor, _sizes(counts.left_of(phase.name)))
                 for label in () if phase.refers else phase.labels:
@@ -171,7 +172,7 @@ def _observed(
             and not run.plan.applies(phase).where
         ):
             timing = {name: round(value) for name, value in seal.timing.items()}
-            _note(observed, stages[0], _by_source(timing, "source_bytes/"))
+            _note(observed, stages[0], with_prefix(timing, "source_bytes/"))
             cursor = max(cursor, stages[0] + 1)
         elif stages and _has_documents(run, phase):
             cursor = max(cursor, stages[0] + 1)
@@ -185,10 +186,6 @@ def _note(observed: dict[tuple[int, str], int], position: int, sizes: Mapping[st
 
 def _sizes(pairs: Mapping[str, Any]) -> dict[str, int]:
     return {source: pair.text_bytes for source, pair in pairs.items()}
-
-
-def _by_source(values: Mapping[str, int], prefix: str) -> dict[str, int]:
-    return {k.removeprefix(prefix): v for k, v in values.items() if k.startswith(prefix)}
 
 
 def _has_documents(run: RunDirectory, phase: Phase) -> bool:

@@ -83,7 +83,7 @@ class LedgerRow:
 
 @dataclasses.dataclass(frozen=True)
 class Scan:
-    """What was found in the ledger; `sampled` is None if all of it was read."""
+    """Spans and rows of the ledger; `sampled` is None if all of it was read."""
 
     tallies: dict[Group, SpanTally]
     rows: tuple[LedgerRow, ...]

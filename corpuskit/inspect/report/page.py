@@ -1,7 +1,7 @@
 """Put the report together.
 
 Nothing from documents, ids or file names is ever markup: facts are JSON in a script element that is
-no program, and what Python itself writes of them is escaped. The policy of the page allows exactly
+not executed, and Python escapes what it writes of them. The policy of the page allows exactly
 the style and the scripts that are in it, by their hashes, and no request.
 """
 
@@ -83,7 +83,7 @@ def text(value: object) -> str:
 
 
 def to_json(value: object) -> str:
-    """Return JSON that ends no script element, and that looks in an editor like what it is.
+    """Return JSON that cannot end a script element; what editors hide or reorder is escaped.
 
     Raises:
         ValueError: a number is not finite.
