@@ -213,6 +213,21 @@ def test_a_wrong_override_says_so(check, override, message):
     assert message in check(GOOD, override)
 
 
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("seed=1", "seed=2"),
+        ("gopher_quality.min_words=7", "stages.gopher_quality.min_words=8"),
+        ("executor={workers: 2}", "executor={workers: 2}"),
+        ("executor.workers=2", "executor={workers: 4}"),
+    ],
+)
+def test_two_overrides_of_one_value_are_refused(check, first, second):
+    assert f"--set {second}: --set {first} sets it, too. Leave one out." in check(
+        GOOD, "output=elsewhere", first, second
+    )
+
+
 @pytest.mark.parametrize("stages", ["", " 5", " {a: 1}"])
 def test_an_override_of_a_file_without_stages_is_no_crash(tmp_path, stages):
     path = tmp_path / "p.yaml"

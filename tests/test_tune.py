@@ -331,10 +331,12 @@ def test_people_read_a_table(measured):
         (["--set", "stop_words=3"], "stop_words is not the threshold of a measured rule"),
         (["--set", "min_words=x"], "must be a number or null, got 'x'."),
         (["--set", "min_words.2=1"], "min_words is a single value."),
+        (["--set", "min_words=5", "--set", "min_words=6"],
+         "--set min_words=6: another --set makes min_words 5. Leave one out."),
         (["--set", "max_symbol_ratio=-1"], "gopher_quality.max_symbol_ratio must be greater"),
         (["--sweep", "min_words=2:1"], "must look like parameter, parameter=first:last[:count]"),
     ],
-)
+)  # fmt: skip
 def test_what_cannot_be_tuned_is_refused(measured, arguments, answer):
     assert answer in tuned(measured, *arguments, code=2)
 

@@ -42,8 +42,7 @@ if TYPE_CHECKING:
     from corpuskit.train.tasks import TaskItem
 
 EXPOSURES = "canaries.json"
-EACH = 8
-"""Canaries of each repeat count and seed."""
+EACH = 8  # canaries of each repeat count and seed
 ALTERNATIVES = 64
 """Random secrets that a canary is compared with: their mean is known to 1/8 of a deviation."""
 DIGITS = 10
@@ -88,7 +87,7 @@ class Planting:
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
         """Return the batch with the canaries of its rows, each a segment of its own.
 
-        What was at the start of the row is gone, and what is left of it is another segment.
+        A canary overwrites the start of its row; the rest of the row is a segment of its own.
         """
         rows, length = batch["tokens"].shape
         first = batch["step"] * self.global_rows
@@ -128,9 +127,9 @@ def plant(
             f"--canaries: a canary has {longest} tokens with this tokenizer, and rows have "
             f"{seq_len}. Set a larger pack.seq_len."
         )
-    places = np.random.default_rng([seed, rows]).choice(rows, count, replace=False).tolist()
+    drawn = np.random.default_rng([seed, rows]).choice(rows, count, replace=False).tolist()
     repeated = [row for c, row in zip(planted, tokens, strict=True) for _ in range(c.repeats)]
-    return Planting(dict(zip(places, repeated, strict=True)), global_rows)
+    return Planting(dict(zip(drawn, repeated, strict=True)), global_rows)
 
 
 def require_rows(needed: int, rows: int) -> None:

@@ -5,9 +5,9 @@ widely, then near the best that these predict. Losses of each domain are fitted 
 weighted mean is minimised within bounds, and the result is trained again with new seeds, beside
 proportional and current shares.
 
-A proxy is shorter than the target run, so it would repeat a scarce source less, and
-find it better than it will be. So each proxy knows only a window of each source, as much smaller
-than the source as the proxy is shorter than the run: epochs are those of the run.
+A proxy is shorter than the target run, so it would repeat a scarce source less, and overrate it. So
+each proxy reads only a window of each source, smaller than the source by the factor by which the
+proxy is shorter than the run: it repeats each source as often as the run would.
 
     trainings/NAME-KEY/mixture.json, scores.parquet     all that decides a training; its scores
     mixture.json, weights.yaml                          the results
@@ -56,13 +56,10 @@ if TYPE_CHECKING:
 
 FACTS = "mixture.json"
 FORMAT = 1
-PARTS = 1000
-"""Shares are in thousandths."""
+PARTS = 1000  # shares are in thousandths
 RUNS_PER_SOURCE = 10
-WIDE = 0.6
-"""Of the runs, those drawn widely."""
-SHORTER = 16
-"""How much shorter than the target a proxy is, unless its tokens are given."""
+WIDE = 0.6  # of the runs, those drawn widely
+SHORTER = 16  # how much shorter than the target a proxy is, unless its tokens are given
 RESAMPLED = 40
 _NOT_FACTS = {
     "data",
@@ -132,7 +129,7 @@ class Scale:
 
 @dataclasses.dataclass(frozen=True)
 class MixtureProxy(Proxy):
-    """A training in shares of its own; `facts` are all that decides its scores."""
+    """A training on one mixture; `facts` are all that decides its scores."""
 
     shares: Floats
     facts: Mapping[str, Any]
@@ -271,7 +268,8 @@ class MixtureSearch:
     def wide(self, corpus: Corpus, judges: Judges) -> list[MixtureProxy]:
         """Return the trainings that are drawn widely.
 
-        Those that were finished before a source was added stand for as many of them.
+        Finished runs of searches among other sources count, so fewer are drawn; 1 / K of them at
+        least.
         """
         scale = self.scale(corpus)
         num, before = self._num_wide(scale), len(self._before(scale, corpus, judges))
@@ -392,7 +390,7 @@ class MixtureSearch:
         return MixtureFit(scale.rounded(shares), spread, surfaces, weights, data)
 
     def results(self, corpus: Corpus, judges: Judges) -> dict[str, Any]:
-        """Return all that was found: JSON values, as in mixture.json."""
+        """Return the results: JSON values, as in mixture.json."""
         scale, fitted = self.scale(corpus), self.fit(corpus, judges)
         confirming = self._compared(corpus, judges)
         loaded = {name: [read_scores(p.scores) for p in runs] for name, runs in confirming.items()}

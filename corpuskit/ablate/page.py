@@ -20,8 +20,7 @@ if TYPE_CHECKING:
 RESULTS, PAGE = "ablation.json", "ablation.html"
 SAMPLED = 0.1
 """Of a corpus: if trainings take more, one in 40 equal corpora is called different at 99 %."""
-WIDTH, HEIGHT = 480, 200
-"""Of a drawing, in its own units."""
+WIDTH, HEIGHT = 480, 200  # of a drawing, in its own units
 COLORS = ("var(--kept)", "var(--lost)", "var(--good)", "var(--bad)", "var(--link)", "var(--dim)")
 LABEL = "var(--dim)"
 _LAW_TERMS = {"E": "E", "a": "A / N^a", "b": "B / D^b"}

@@ -31,13 +31,12 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
 
 RESAMPLES = 200
-NEEDED = 3
-"""Values of an axis for a term of its own."""
-AHEAD = 4
-"""Times the largest size, for which losses are predicted."""
+NEEDED = 3  # values of an axis for a term of its own
+AHEAD = 4  # times the largest size, for which losses are predicted
 EXPONENTS = (0.03, 3.0)
 GRIDS = (12, *(5,) * 6)
-"""Steps of the grid, each between the neighbours of the best before: exponents to 1 % at last."""
+"""Points per axis of each grid; the next one spans the neighbours of the best point. At the end
+exponents are known to 1 %."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -16,6 +16,7 @@ import contextlib
 import dataclasses
 import functools
 import hashlib
+import itertools
 import json
 import math
 import shutil
@@ -50,7 +51,7 @@ if TYPE_CHECKING:
 
 SCORES = "scores.parquet"
 SCORED_TOKENS = 2048
-"""Of a forward pass at least: with 256, scoring took a third of the time of a small training."""
+"""Least tokens of a forward pass: with 256, scoring took a third of the time of a training."""
 FORMAT = 1
 DEFAULT_TRAINING: Mapping[str, Any] = {
     "name": "0.5m",
@@ -334,12 +335,8 @@ class Corpus:
 
     def twin(self, corpora: Sequence[Corpus]) -> str | None:
         """Return the first variant before this one that has the same rows."""
-        for other in corpora:
-            if other is self:
-                return None
-            if other.content == self.content:
-                return other.variant.name
-        return None
+        before = itertools.takewhile(lambda corpus: corpus is not self, corpora)
+        return next((c.variant.name for c in before if c.content == self.content), None)
 
 
 _CONTENT = ("seed", "seq_len", "dtype", "tokenizer", "sources", "stages", "skip")
@@ -542,7 +539,7 @@ def judged_items(
         items: list[TaskItem] = []
         for number, item in enumerate(encode_task(questions, tokenizer, unconditional=False)):
             is_text = len(item.choices) == 1
-            # Ids of a file may occur twice: a unit is called after its place in the file.
+            # Ids of a file may occur twice: so a unit is named by its position.
             numbered = dataclasses.replace(item, id=str(number))
             items += _pieces(name, number, item.choices[0], seq_len) if is_text else [numbered]
         yield name, items

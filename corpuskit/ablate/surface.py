@@ -34,11 +34,10 @@ DEPTHS = np.geomspace(0.03, 30, 25)
 """How far below the least loss c may be, in ranges of the losses."""
 
 NEARER = np.geomspace(0.75, 1.33, 13)
-"""Factors of the best of these that are tried next: up to its neighbours."""
+"""Factors of the best depth that are tried next; they reach its neighbours in DEPTHS."""
 
 FOLDS = 10
-RIDGE = 1e-4
-"""Of the law: keeps slopes of sources that few runs have within reason."""
+RIDGE = 1e-4  # of the law: keeps slopes of sources that few runs have within reason
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,8 +124,8 @@ def predicted_unseen(shares: Floats, losses: Floats) -> Floats:
 
 
 def _folds(num: int) -> list[NDArray[np.bool_]]:
-    places = np.arange(num)
-    return [places % FOLDS == fold for fold in range(min(FOLDS, num))]
+    rows = np.arange(num)
+    return [rows % FOLDS == fold for fold in range(min(FOLDS, num))]
 
 
 def lowest(

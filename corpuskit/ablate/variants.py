@@ -139,6 +139,8 @@ def _changed(
     keys = [key for key, _ in values]
     if twice := [key for key in keys if keys.count(key) > 1]:
         raise UsageError(f"--vary {twice[0]}: is given twice. Give all its values at once.")
+    # A key that --set and --vary share has the value of --set in the baseline only.
+    overrides = [text for text in overrides if text.partition("=")[0] not in keys]
     varied = [[f"{key}={value}" for value in given] for key, given in values]
     num = (math.prod if changes.is_grid else sum)(map(len, varied))
     num += len(changes.drop) + len(changes.swap)
@@ -212,10 +214,10 @@ def _swapped(file: PipelineFile, swap: str) -> PipelineFile:
     if name not in names:
         raise UsageError(f"--swap-source {swap}: no source {name!r}. {suggest(name, names)}")
 
-    def other(step: Step) -> Step:
+    def swapped(step: Step) -> Step:
         stage = type(step.stage).model_validate(
             {**step.stage.model_dump(), "paths": paths.split(",")}
         )
         return dataclasses.replace(step, stage=stage) if step.label == name else step
 
-    return dataclasses.replace(file, sources=tuple(map(other, file.sources)))
+    return dataclasses.replace(file, sources=tuple(map(swapped, file.sources)))

@@ -208,7 +208,7 @@ class Screen:
         self._drawn: list[str] = []
 
     def draw(self, lines: Sequence[Text]) -> None:
-        """Put lines in the place of those drawn before."""
+        """Draw lines over those drawn before."""
         width = self.console.width
         for line in lines:
             line.truncate(width - 1, overflow="ellipsis")  # the last column would wrap

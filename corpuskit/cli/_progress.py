@@ -53,7 +53,7 @@ class QuietObserver(RunCallbacks):
 
 
 class TrackingObserver(QuietObserver):
-    """Keeps a tracker. What that cannot find out is not shown: no run may fail for its picture."""
+    """Keeps a tracker, and ignores its errors: no run may fail because of its display."""
 
     tracker: Tracker | None = None
 

@@ -46,9 +46,10 @@ def training_options(function: Callable[..., Any]) -> Callable[..., Any]:
 def steps_of(
     directory: str, rows: BatchSize | None, training: str | None, default: int | None = None
 ) -> tuple[BatchSize, list[tuple[int, int, str]]]:
-    """Return the batch size of a training, and the rows that it passes over.
+    """Return the batch size of a training, and the rows that it skips.
 
-    Without `default`, no size is guessed.
+    Args:
+        default: the size where none is given; None refuses that.
 
     Raises:
         UsageError: not exactly one is given, or the training reads another run.

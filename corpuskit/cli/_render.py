@@ -1,4 +1,4 @@
-"""Output for people on standard output: plain text in, nothing that a terminal would obey out."""
+"""Output for people on standard output, in which text carries no markup or terminal control."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class PlainConsole(Console):
-    """A console that takes nothing in what it prints for a command: no markup, no controls."""
+    """A console that prints text as it is: no markup, no emoji codes, no control characters."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(markup=False, emoji=False, **options)
@@ -31,7 +31,7 @@ class PlainConsole(Console):
         return super().render_str(one_line(text), **{**options, "markup": False, "emoji": False})
 
     def on_broken_pipe(self) -> None:
-        """Leave it to the command line how to end; rich would end the process here."""
+        """Raise the error for `main`; rich would end the process here."""
         raise  # noqa: PLE0704 - rich calls this where it has caught the BrokenPipeError
 
 

@@ -14,7 +14,7 @@ from corpuskit.errors import printable
 
 
 def open_streams() -> None:
-    """Open the null device in the place of standard streams that are closed (`2>&-`).
+    """Open the null device as standard streams that are closed (`2>&-`).
 
     Else the next file that is opened gets the number of the stream, and what a library prints as an
     error goes into the data.

@@ -124,13 +124,13 @@ def _memory(figures: Estimate) -> Table:
 def _pipeline(figures: Estimate) -> Table:
     title = f"Pipeline, bubble {100 * figures.bubble:.1f} % of a step"
     table = text_table(
-        ">place", ">layers", ">parameters", ">micro-batches", ">memory", "", title=title
+        ">stage", ">layers", ">parameters", ">micro-batches", ">memory", "", title=title
     )
     table.title_style = "bold"
-    for place, stage in enumerate(figures.stages):
+    for number, stage in enumerate(figures.stages):
         ends = [name for name in ("embedding", "head") if getattr(stage.work, f"has_{name}")]
         table.add_row(
-            str(place), str(stage.work.layers), _count(stage.parameters),
+            str(number), str(stage.work.layers), _count(stage.parameters),
             f"{stage.work.in_flight:.3g}", _size(stage.peak.total), " and ".join(ends),
         )  # fmt: skip
     return table
@@ -225,14 +225,8 @@ def _fit(figures: Estimate) -> str:
 
 
 def _count(number: float) -> str:
-    for factor, letter in (
-        (1e18, "E"),
-        (1e15, "P"),
-        (1e12, "T"),
-        (1e9, "G"),
-        (1e6, "M"),
-        (1e3, "k"),
-    ):
+    letters = {1e18: "E", 1e15: "P", 1e12: "T", 1e9: "G", 1e6: "M", 1e3: "k"}
+    for factor, letter in letters.items():
         if abs(number) >= factor:
             return f"{number / factor:,.3g} {letter}"
     return f"{number:,.3g}"
@@ -246,8 +240,7 @@ def _size(size_bytes: float) -> str:
 
 
 def _duration(seconds: float) -> str:
-    for factor, unit in ((86400 * 2, "d"), (3600 * 2, "h"), (120, "min")):
-        if seconds >= factor:
-            divisor = {"d": 86400, "h": 3600, "min": 60}[unit]
-            return f"{seconds / divisor:,.1f} {unit}"
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:,.1f} {unit}"
     return f"{seconds:,.2f} s" if seconds >= 0.1 else f"{1000 * seconds:,.2f} ms"

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 REDRAW_SECONDS = 0.5  # drawing takes 1.6 ms: 0.3 % of a core
 KEPT_LOSSES = 512  # of the curve; neighbours are averaged beyond
-RECENT_LINES = 50  # of progress, which the time left is reckoned from
+RECENT_LINES = 50  # lines of progress that the time left is computed from
 KEPT_EVENTS = 5
 NEWEST_LINES = 4  # of the region, for the newest event
 UNEVEN = 1.2  # times the median: from here on the slowest rank is worth a line
@@ -57,8 +57,8 @@ SECOND_SECONDS = 1.0  # torchrun passes the terminal's Ctrl-C on: the same one a
 def observer(settings: TrainSettings) -> Iterator[Observer]:
     """Yield the observer that suits where standard output goes; among several ranks, the first's.
 
-    Ctrl-C asks for what SIGTERM asks for, a checkpoint after this step and the end; a second one
-    ends the process at once.
+    Ctrl-C does what SIGTERM does: training saves a checkpoint after this step, and ends. A second
+    one ends the process at once.
     """
     is_first, console = int(os.environ.get("RANK", "0")) == 0, Console()
     # FORCE_COLOR makes rich take a pipe for a terminal.
@@ -73,7 +73,7 @@ def observer(settings: TrainSettings) -> Iterator[Observer]:
 
 @contextlib.contextmanager
 def _interruptible(settings: TrainSettings, is_first: bool) -> Iterator[None]:
-    """Turn Ctrl-C into SIGTERM once somebody listens to that; end without a traceback."""
+    """Turn Ctrl-C into SIGTERM once that has a handler; end without a traceback."""
     interrupts: list[float] = []
 
     def note(number: int, frame: FrameType | None) -> None:
@@ -84,7 +84,7 @@ def _interruptible(settings: TrainSettings, is_first: bool) -> Iterator[None]:
             raise KeyboardInterrupt
         interrupts.append(now)
         if is_first:
-            # Not print(): this may have interrupted one. It takes the place of the last line.
+            # Not print(): this may have interrupted one. It overwrites the last line.
             words = "stopping after this step; Ctrl-C again: at once"
             os.write(2, f"\r {words}"[: shutil.get_terminal_size().columns].encode())
         signal.raise_signal(signal.SIGTERM)
@@ -255,7 +255,7 @@ class TrainingScreen:
         if last is None:
             return [Text.assemble((f" {self._name}", "bold"), "  setting up")]
         num_done = last.step + 1
-        place = [
+        progress = [
             self._name,
             f"step {num_done:,} of {last.steps:,}",
             f"{100 * num_done / last.steps:.0f} %",
@@ -281,13 +281,13 @@ class TrainingScreen:
             pairs = (f"{name} {_bits(source)}" for name, source in self._evaluation.sources.items())
             figures.append(one_line(f"held out @{self._evaluation.step} {' '.join(pairs)}"))
         return [
-            *flow(place, width, sys.maxsize, "   ", "bold", indent=" "),
+            *flow(progress, width, sys.maxsize, "   ", "bold", indent=" "),
             Text.assemble((loss, "bold"), (curve, "cyan")),
             *flow(figures, width, sys.maxsize, "   ", "", indent=" "),
         ]
 
     def _time_left(self) -> str:
-        """Return the time left, reckoned from what the last lines took, pauses included."""
+        """Return the time left at the pace of the last lines, pauses included."""
         last = self._last
         if self.is_ended or last is None:
             return ""

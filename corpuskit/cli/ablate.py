@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 import time
@@ -139,10 +140,10 @@ def _read_study(pipelines: Sequence[str], options: Mapping[str, Any]) -> Study:
     )  # fmt: skip
     variants = read_variants(pipelines, changes, options["overrides"])
     folder = options["output"] or f"runs/{variants[0].slug}-ablation"
-    asked = options["tokens"]
-    lengths = [] if asked is None else [word.strip() for word in asked.split(",")]
+    given = options["tokens"]
+    lengths = [] if given is None else [word.strip() for word in given.split(",")]
     if len(set(map(read_tokens, lengths))) < len(lengths):
-        raise UsageError(f"--tokens {asked}: names a length twice. Leave one out.")
+        raise UsageError(f"--tokens {given}: names a length twice. Leave one out.")
     sizes = read_sizes(options["files"])
     if len(lengths) > 1:
         sizes = {
@@ -181,7 +182,7 @@ def read_tokens(text: str) -> int:
     except (ValueError, KeyError, IndexError):
         tokens = 0
     if tokens < 1:
-        raise UsageError(f"{text!r} is no number of tokens. Write it as 300_000 or 1.5M.")
+        raise UsageError(f"{text!r} is not a number of tokens. Write it as 300_000 or 1.5M.")
     return tokens
 
 
@@ -303,31 +304,23 @@ def print_plan(study: Study, num: int, counts: str, length: str) -> None:
         )
 
 
-CPU_FLOPS = 2.5e10
-"""Of one core in float32, as measured with the preset 0.5m."""
+CPU_FLOPS = 2.5e10  # of one core in float32, as measured with the preset 0.5m
 
 
 def _script(study: Study) -> str:
     """Return a shell script that submits the study to Slurm."""
     arguments = [word for word in sys.argv[1:] if word != "--sbatch"]
-    words = " ".join(map(_quoted, arguments))
     slots = (len(study.variants) + bool(study.canaries)) * study.num_seeds * len(study.sizes)
-    call = f"{_quoted(sys.executable)} -m corpuskit {words}"
+    call = shlex.join([sys.executable, "-m", "corpuskit", *arguments])
     return (
         "#!/bin/sh\n"
         f"# {slots} trainings; add options of your cluster to each sbatch.\n"
         "set -e\n"
-        f"build=$(sbatch --parsable --wrap {_quoted(call + ' --build')})\n"
+        f"build=$(sbatch --parsable --wrap {shlex.quote(call + ' --build')})\n"
         f"train=$(sbatch --parsable --dependency=afterok:$build --array=0-{slots - 1} "
-        f"--wrap {_quoted(f'{call} --slot $SLURM_ARRAY_TASK_ID/{slots}')})\n"
-        f"sbatch --dependency=afterok:$train --wrap {_quoted(call)}\n"
+        f"--wrap {shlex.quote(f'{call} --slot $SLURM_ARRAY_TASK_ID/{slots}')})\n"
+        f"sbatch --dependency=afterok:$train --wrap {shlex.quote(call)}\n"
     )
-
-
-def _quoted(word: str) -> str:
-    import shlex
-
-    return shlex.quote(word)
 
 
 def _print_results(results: Mapping[str, Any]) -> None:

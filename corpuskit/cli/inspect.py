@@ -81,19 +81,19 @@ def command(
     band = _band(between, near_threshold)
     run = RunDirectory.open(directory)
     if containing is not None:
-        found_samples = find_containing(run, containing, samples, source=source)
+        selected = find_containing(run, containing, samples, source=source)
     elif action == "kept":
-        found_samples = find_kept(run, stage, rule, samples, seed, source=source, band=band)
+        selected = find_kept(run, stage, rule, samples, seed, source=source, band=band)
     else:
-        found_samples = find_samples(
+        selected = find_samples(
             run, stage, rule, samples, seed, source=source, action=action or "", band=band
         )
     if as_json:
-        echo(json.dumps(dataclasses.asdict(found_samples), indent=1, ensure_ascii=False))
+        echo(json.dumps(dataclasses.asdict(selected), indent=1, ensure_ascii=False))
         return
     from corpuskit.cli._render import show
 
-    show(sample_pieces(found_samples, changes), is_paged=pager)
+    show(sample_pieces(selected, changes), is_paged=pager)
 
 
 def _band(between: str | None, near_threshold: str | None) -> Band | None:
@@ -131,7 +131,7 @@ def _band(between: str | None, near_threshold: str | None) -> Band | None:
 MARGIN = 80  # bytes shown on both sides of a span
 SHOWN_CHARS = 600  # characters of a text that are shown
 
-_PLACES = {
+_TEXT_FROM = {
     "input": "text from the input file",
     "sample": "as the ledger samples it: personal data masked",
 }
@@ -161,10 +161,10 @@ def sample_pieces(samples: Samples, changes: int) -> Iterator[RenderableType]:
         yield from _pieces(row, changes)
 
 
-def excerpt(text: str, chars: int = SHOWN_CHARS) -> RenderableType:
+def _excerpt(text: str) -> RenderableType:
     """Return the beginning of a text."""
-    ellipsis = f" ... ({len(text):,} characters)" if len(text) > chars else ""
-    return Indented(Text(one_line(text[:chars]) + ellipsis), 2)
+    ellipsis = f" ... ({len(text):,} characters)" if len(text) > SHOWN_CHARS else ""
+    return Indented(Text(one_line(text[:SHOWN_CHARS]) + ellipsis), 2)
 
 
 def number(value: float) -> str:
@@ -181,9 +181,9 @@ def _headline(sample: Sample) -> str:
     else:
         line = f"{sample.id} ({sample.source}): {sample.action} by {sample.rule}"
     if sample.value is not None:
-        places = f" place{'s' * (sample.value != 1)}" if sample.action in ("cut", "replace") else ""
+        spans = f" span{'s' * (sample.value != 1)}" if sample.action in ("cut", "replace") else ""
         comma = "" if sample.action == "kept" else ","
-        line += f"{comma} {number(sample.value)}{places}"
+        line += f"{comma} {number(sample.value)}{spans}"
     if sample.threshold is not None:
         line += f" against {number(sample.threshold)}"
     if sample.survivor_id is not None:
@@ -199,17 +199,17 @@ def _pieces(sample: Sample, changes: int) -> Iterator[RenderableType]:
         hint = " Set ledger: {keep_text: true} to keep texts." if sample.problem else ""
         yield Indented(Text(one_line(f"(no text{why}.{hint})"), style="dim"), 2)
         return
-    if sample.text_from in _PLACES:
-        yield Indented(Text(f"({_PLACES[sample.text_from]})", style="dim"), 2)
+    if sample.text_from in _TEXT_FROM:
+        yield Indented(Text(f"({_TEXT_FROM[sample.text_from]})", style="dim"), 2)
     if sample.survivor_text is not None:
         yield from sides(sample.text, sample.survivor_text, ("removed", "kept"), changes)
     elif sample.survivor_id is not None:
-        yield excerpt(sample.text)
+        yield _excerpt(sample.text)
         yield "  (the text that was kept is not in this run)"
     elif sample.spans and sample.text_from != "sample":
         yield from _spans(sample, changes)
     else:
-        yield excerpt(sample.text)
+        yield _excerpt(sample.text)
 
 
 def _spans(sample: Sample, changes: int) -> Iterator[RenderableType]:
@@ -236,23 +236,23 @@ Opcode = tuple[str, int, int, int, int]
 
 
 def sides(left: str, right: str, names: tuple[str, str], limit: int) -> Iterator[RenderableType]:
-    """Yield what differs between two texts, the first `limit` places of it.
+    """Yield the first `limit` differences between two texts, side by side.
 
     Args:
         names: what the texts are called.
     """
     words = left.split()[:MAX_WORDS], right.split()[:MAX_WORDS]
     matcher = difflib.SequenceMatcher(None, *words, autojunk=False)
-    places = list(matcher.get_grouped_opcodes(CONTEXT))
-    if not places:
+    differences = list(matcher.get_grouped_opcodes(CONTEXT))
+    if not differences:
         is_all = max(len(left.split()), len(right.split())) <= MAX_WORDS
         verdict = "the same words" if is_all else f"the first {MAX_WORDS:,} words are the same"
         yield f"  {verdict}; {len(left):,} and {len(right):,} characters"
         return
     titles = [f"{n}, {len(t):,} characters" for n, t in zip(names, (left, right), strict=True)]
-    yield _side_by_side(titles, [_row(*words, place) for place in places[:limit]])
-    if len(places) > limit:
-        yield f"  ... and they differ in {len(places) - limit:,} more"
+    yield _side_by_side(titles, [_row(*words, opcodes) for opcodes in differences[:limit]])
+    if len(differences) > limit:
+        yield f"  ... and they differ in {len(differences) - limit:,} more"
 
 
 def _side_by_side(titles: Sequence[str], rows: Sequence[tuple[Text, Text]]) -> Table:
@@ -264,10 +264,10 @@ def _side_by_side(titles: Sequence[str], rows: Sequence[tuple[Text, Text]]) -> T
     return table
 
 
-def _row(left: Sequence[str], right: Sequence[str], place: Sequence[Opcode]) -> tuple[Text, Text]:
-    """Return the cells of a place where texts differ."""
+def _row(left: Sequence[str], right: Sequence[str], opcodes: Sequence[Opcode]) -> tuple[Text, Text]:
+    """Return the cells of one difference."""
     cells = Text(), Text()
-    for kind, begin, end, first, last in place:
+    for kind, begin, end, first, last in opcodes:
         ranges = ((left, begin, end, "-", "red"), (right, first, last, "+", "green"))
         for cell, (words, low, high, mark, style) in zip(cells, ranges, strict=True):
             if low == high:

@@ -81,15 +81,16 @@ def _summary(name: str) -> str:
     epilog="Start with: corpuskit run pipelines/quickstart.yaml",
 )
 @click.version_option(corpuskit.__version__, prog_name="corpuskit")
-@click.option("--traceback", is_flag=True, help="Show the traceback of expected errors, too.")
-@click.pass_context
-def group(ctx: click.Context, traceback: bool) -> None:
+@click.option(  # `main` looks for it in the arguments
+    "--traceback", is_flag=True, expose_value=False,
+    help="Show the traceback of expected errors, too.",
+)  # fmt: skip
+def group() -> None:
     """Turn raw text into the token stream that a pretraining run consumes, and train on it.
 
     One YAML file describes a run. After a crash or an edit, run the same command again: finished
     work is reused.
     """
-    ctx.obj = {"traceback": traceback}
 
 
 def main(arguments: list[str] | None = None) -> Any:

@@ -24,10 +24,10 @@ def command(directory: str, address: str, dry_run: bool, as_json: bool) -> None:
     from corpuskit.cli._streams import echo
     from corpuskit.integrations.hub import push
 
-    tell = functools.partial(echo, err=True)
-    info = push(directory, address, dry_run=dry_run, progress=lambda line: tell(f"  {line}"))
+    note = functools.partial(echo, err=True)
+    info = push(directory, address, dry_run=dry_run, progress=lambda line: note(f"  {line}"))
     for warning in info["warnings"]:
-        tell(f"warning: {warning}")
+        note(f"warning: {warning}")
     if as_json:
         echo(json.dumps(info, indent=1))
         return

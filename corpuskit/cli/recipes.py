@@ -42,9 +42,9 @@ def show_command(name: str) -> None:
     for number, (step, stages) in enumerate(recipe.labelled, start=1):
         stages_here = "; ".join(stage_words(stage, params) for _, stage, params in stages)
         needs = [f"Needs {parameter}: {reason}" for parameter, reason in step.needs.items()]
-        place = f" ({step.source})" if step.source else ""
+        scope = f" ({step.source})" if step.source else ""
         why = " ".join([step.why, *needs])
-        table.add_row(str(number), f"{step.step}{place}", stages_here, step.match, why)
+        table.add_row(str(number), f"{step.step}{scope}", stages_here, step.match, why)
     console().print("", table, "")
     for short, address in recipe.links.items():
         echo(f"{short}: {address}")

@@ -42,7 +42,7 @@ def command(
     from corpuskit.cli._streams import echo, one_line
     from corpuskit.engine.rundir import RunDirectory
     from corpuskit.inspect.report.facts import gather
-    from corpuskit.inspect.report.page import find_trainings, place_of, render
+    from corpuskit.inspect.report.page import find_trainings, render, report_path
     from corpuskit.inspect.training import training_section
     from corpuskit.storage import write_whole
 
@@ -51,7 +51,7 @@ def command(
         facts = gather(run, samples=samples, seed=seed, training=trainings)
         echo(json.dumps(facts, indent=1, ensure_ascii=False, allow_nan=False))
         return
-    path = place_of(directory, output)
+    path = report_path(directory, output)
     outputs = trainings or find_trainings(directory)
     curves = "".join(training_section(folder) for folder in outputs)
     facts = gather(run, samples=samples, seed=seed, training=outputs)

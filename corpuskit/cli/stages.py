@@ -38,7 +38,7 @@ def command(
         try:
             subject = Subject(registry.load(name), json.loads(params))
         except (TypeError, ValueError) as error:
-            raise UsageError(f"--params: no JSON object: {params!r} ({error}).") from None
+            raise UsageError(f"--params: not a JSON object: {params!r} ({error}).") from None
         num_broken = _print_outcomes(name, check_stage(subject), as_json)
         context.exit(1 if num_broken else 0)
     if name is not None:

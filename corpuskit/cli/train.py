@@ -31,7 +31,7 @@ BELONGS = {
         "grace_seconds", "flags",
     ),
 }  # fmt: skip
-"""Task -> the options that speak of it only."""
+"""Task -> the options that only it has."""
 
 SPELLED = {"device_name": "--device", "flags": "--flag"}
 
@@ -104,7 +104,7 @@ def command(
         "--export": folder is not None,
         "--sbatch": sbatch,
     }
-    chosen_tasks = [name for name, is_asked in tasks.items() if is_asked]
+    chosen_tasks = [name for name, is_chosen in tasks.items() if is_chosen]
     if len(chosen_tasks) > 1:
         raise click.UsageError(f"{' and '.join(chosen_tasks)} are tasks of their own. Choose one.")
     task = chosen_tasks[0] if chosen_tasks else ""
@@ -116,15 +116,15 @@ def command(
     if task == "--sbatch":
         _print_script(settings, overrides, parsed, chosen_options)
     elif task:
-        with _placed(settings, overrides):
-            _do(task, parsed, folder, chosen_options)
+        with _located(settings, overrides):
+            _run_task(task, parsed, folder, chosen_options)
     else:
-        _train(parsed, _placed(settings, overrides))
+        _train(parsed, _located(settings, overrides))
 
 
 @contextlib.contextmanager
-def _placed(path: str, overrides: tuple[str, ...]) -> Iterator[None]:
-    """Give what is refused because of a key of the file the place of that key.
+def _located(path: str, overrides: tuple[str, ...]) -> Iterator[None]:
+    """Add file, line and column to an error about a key of the settings file.
 
     Raises:
         ConfigError: instead of a UsageError that begins with a key.
@@ -142,7 +142,9 @@ def _placed(path: str, overrides: tuple[str, ...]) -> Iterator[None]:
         raise ConfigError(location, str(error)) from None
 
 
-def _do(task: str, settings: TrainSettings, folder: str | None, options: dict[str, Any]) -> None:
+def _run_task(
+    task: str, settings: TrainSettings, folder: str | None, options: dict[str, Any]
+) -> None:
     """Do what was chosen instead of training."""
     if task == "--plan":
         from corpuskit.cli._train_plan import print_plan
@@ -151,7 +153,7 @@ def _do(task: str, settings: TrainSettings, folder: str | None, options: dict[st
 
         require_trackers(settings.track)
         figures = estimate(settings, **options)
-        _open_evaluated(settings, is_packed=figures.length.plan_steps is not None)
+        _open_evaluation(settings, is_packed=figures.length.plan_steps is not None)
         print_plan(settings, figures)
     elif task == "--status":
         print_status(settings)
@@ -178,11 +180,11 @@ def _print_script(
         raise click.UsageError("--gpus-per-node has a rank per GPU: leave --procs-per-node out.")
     if gpus:
         values["procs_per_node"] = gpus
-    place = Allocation(options=options, **values)
-    click.echo(train_script(path, overrides, settings.name, settings.output, place), nl=False)
+    allocation = Allocation(options=options, **values)
+    click.echo(train_script(path, overrides, settings.name, settings.output, allocation), nl=False)
 
 
-def _train(settings: TrainSettings, placed: AbstractContextManager[None]) -> None:
+def _train(settings: TrainSettings, located: AbstractContextManager[None]) -> None:
     """Train; end the process with the run's exit code."""
     with needs_torch():
         from corpuskit.train.loop import main
@@ -191,8 +193,8 @@ def _train(settings: TrainSettings, placed: AbstractContextManager[None]) -> Non
     from corpuskit.train.trackers import Trackers
 
     try:
-        with observer(settings) as view, Trackers(settings, view) as tell, placed:
-            result = main(settings, tell, *_open_evaluated(settings))
+        with observer(settings) as view, Trackers(settings, view) as report_update, located:
+            result = main(settings, report_update, *_open_evaluation(settings))
     except (CorpuskitError, RuntimeError, OSError) as error:
         ending = ending_of(error)
         if ending is None:
@@ -208,7 +210,7 @@ def _train(settings: TrainSettings, placed: AbstractContextManager[None]) -> Non
     sys.exit(result.exit_code)
 
 
-def _open_evaluated(
+def _open_evaluation(
     settings: TrainSettings, *, is_packed: bool = True
 ) -> tuple[HeldOut | None, dict[str, list[TaskItem]]]:
     """Open what a training is judged by; task files alone where there is no run directory yet."""
@@ -229,8 +231,8 @@ def _open_evaluated(
         held_out = open_held_out(config.data or settings.data, config.max_documents, settings.data)
     if questions and is_packed:
         tokenizer = open_tokenizer(settings.data)
-        for name, asked in questions.items():
-            tasks[name] = encode_task(asked, tokenizer, unconditional=config.unconditional)
+        for name, task in questions.items():
+            tasks[name] = encode_task(task, tokenizer, unconditional=config.unconditional)
     return held_out, tasks
 
 

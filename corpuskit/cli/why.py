@@ -318,9 +318,9 @@ def _now(document: dict[str, Any]) -> Iterator[str | _Para]:
     if tokens is not None:
         yield _Para(_tokens(tokens))
         for row in tokens.get("rows", ())[:_STEPS]:
-            place = f"{row['part']}, row group {row['row_group']:,}, row {row['row_in_group']}"
+            location = f"{row['part']}, row group {row['row_group']:,}, row {row['row_in_group']}"
             span = f"tokens {row['first_token']}-{row['first_token'] + row['num_tokens'] - 1}"
-            yield _Para(f"row {row['row']:,} of {row['source']}: {span} ({place})", "  ")
+            yield _Para(f"row {row['row']:,} of {row['source']}: {span} ({location})", "  ")
         yield from _steps(tokens)
     if document["text"]:
         ellipsis = " ..." if document["text_bytes"] > len(document["text"].encode()) else ""

@@ -380,8 +380,12 @@ class _YamlFile:
             node, keys_so_far = self._enter(node, key, keys_so_far, text)
         if not isinstance(node, dict):
             raise UsageError(f"--set {text}: {'.'.join(keys[:-1])} is not a mapping.")
+        full = (*keys_so_far, keys[-1])
+        for path, (first, _) in self._locations.items():
+            if path[: len(full)] == full and first.startswith("--set "):
+                raise UsageError(f"--set {text}: {first} sets it, too. Leave one out.")
         node[keys[-1]] = value
-        self._locations[(*keys_so_far, keys[-1])] = (f"--set {text}", f"--set {text}")
+        self._locations[full] = (f"--set {text}", f"--set {text}")
 
     def _enter(self, node: Any, key: str, keys: KeyPath, text: str) -> tuple[Any, KeyPath]:
         if isinstance(node, list):

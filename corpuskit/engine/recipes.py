@@ -140,6 +140,9 @@ def pipeline_text(
             raise UsageError(f"--set {text}: must look like stage.parameter=value.")
         if label not in params_of:
             raise UsageError(f"--set {text}: no stage {label!r}. {suggest(label, params_of)}")
+        if parameter in params_of[label]:
+            value = params_of[label][parameter]
+            raise UsageError(f"--set {text}: another --set makes it {value}. Leave one out.")
         params_of[label][parameter] = yamlreader.load(raw, f"--set {text}")
     lines = [
         *_comment(f"{recipe.full_name}, as `corpuskit init` writes it: {recipe.title}"),

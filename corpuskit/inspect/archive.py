@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from corpuskit.stage import InputFile, Slice, SourceBatch
     from corpuskit.storage import Readable
 
+CLUSTERS = "run:clusters"  # role of the shuffle files that name every clustered document
 ROW = "row"  # name under which `rows_of` returns the index of a row in its part
 INPUT_BYTES = 256 << 20  # text and files of the input that are read to find texts, at most
 INPUT_SECONDS = 10.0  # CPU time for it: sources that extract text out of HTML are slow
@@ -59,7 +60,7 @@ def open_part(path: Readable) -> Iterator[pq.ParquetFile]:
     """Open a Parquet part.
 
     Raises:
-        DataError: the file is not a Parquet file, or lacks a column that is asked for.
+        DataError: the file is not a Parquet file, or lacks a column that the caller reads.
     """
     try:
         with open_ranged(path) as source, open_parquet(source, path) as file:
@@ -177,7 +178,7 @@ def _groups(
 
 def _row(file: pq.ParquetFile, group: int, index: int, names: list[str]) -> dict[str, Any]:
     rows_before = 0
-    # Texts are read in small steps, up to the one that is wanted: a row group may hold 64 MB.
+    # Texts are read in small steps, up to this row: a row group may hold 64 MB.
     step = 256 if "text" in names else 1 << 16
     for batch in file.iter_batches(
         batch_size=step, row_groups=[group], columns=names, use_threads=False
@@ -232,12 +233,15 @@ class Shards(NamedTuple):
 
     def texts(self, keys: Iterable[int]) -> dict[int, tuple[str, str]]:
         """Return key -> (id, text) of documents that were kept, as they were kept."""
-        wanted = np.array(sorted(keys), np.int64)
+        sorted_keys = np.array(sorted(keys), np.int64)
         texts: dict[int, tuple[str, str]] = {}
-        for part in self.parts.within(int(wanted[0]), int(wanted[-1]) + 1) if len(wanted) else ():
-            mine = wanted[(wanted >= part.first) & (wanted <= part.last)]
-            for batch in self.read(part, ["key", "id", "text"], mine) if len(mine) else ():
-                for row in batch.filter(pc.is_in(batch.column("key"), pa.array(mine))).to_pylist():
+        if not len(sorted_keys):
+            return texts
+        for part in self.parts.within(int(sorted_keys[0]), int(sorted_keys[-1]) + 1):
+            in_part = sorted_keys[(sorted_keys >= part.first) & (sorted_keys <= part.last)]
+            for batch in self.read(part, ["key", "id", "text"], in_part) if len(in_part) else ():
+                matches = batch.filter(pc.is_in(batch.column("key"), pa.array(in_part)))
+                for row in matches.to_pylist():
                     texts[row["key"]] = (row["id"], row["text"])
         return texts
 
@@ -269,16 +273,15 @@ def kept_shards(run: RunDirectory, finished: Sealed | None = None) -> Shards | N
     return shards
 
 
+def with_prefix(counters: Mapping[str, int], prefix: str) -> dict[str, int]:
+    """Return the counters whose names begin with a prefix; their names are without it."""
+    return {k.removeprefix(prefix): v for k, v in counters.items() if k.startswith(prefix)}
+
+
 def read_bytes(finished: Sealed) -> dict[str, int]:
     """Return source -> bytes of text that the phase that reads the input has read."""
-    prefix = "read_bytes/"
-    return {
-        name.removeprefix(prefix): value
-        for phase, seal in finished
-        if phase.base is None
-        for name, value in seal.counters.items()
-        if name.startswith(prefix)
-    }
+    seals = [seal for phase, seal in finished if phase.base is None]
+    return with_prefix(seals[0].counters, "read_bytes/") if seals else {}
 
 
 def kept_bytes(run: RunDirectory, finished: Sealed) -> dict[str, int] | None:
@@ -307,7 +310,7 @@ def cluster_parts(run: RunDirectory, phase: Phase) -> list[Part]:
         part
         for index in phase.earlier
         if run.plan.phases[index].pass_name == stage.clustering()
-        for part in run.seal(index).by_role("run:clusters")
+        for part in run.seal(index).by_role(CLUSTERS)
     ]
 
 
@@ -361,15 +364,15 @@ def column_of(run: RunDirectory, phase: Phase, keys: Sequence[int], name: str) -
 
 
 class SeenText(NamedTuple):
-    """A text and where it was found.
+    """A text and where it was read from.
 
     Attributes:
-        place: `documents`, `input`, `ledger`, or `sample`: what the ledger keeps of some documents,
-            personal data masked and cut at 20,000 bytes, so that spans may not fit it.
+        text_from: `documents`, `input`, `ledger`, or `sample`: what the ledger keeps of some
+            documents, personal data masked and cut at 20,000 bytes, so that spans may not fit it.
     """
 
     text: str
-    place: str
+    text_from: str
 
 
 @dataclasses.dataclass
@@ -455,7 +458,7 @@ def _rewrites(run: RunDirectory, seal: Seal, labels: Sequence[str], units: Colle
 
 def _replay(
     run: RunDirectory, batch: pa.RecordBatch, steps: Sequence[tuple[Step, StreamingStage]],
-    place: str, result: Texts,
+    text_from: str, result: Texts,
 ) -> None:  # fmt: skip
     """Note the texts of a batch, all of one source, after some stages."""
     view = View(batch)
@@ -479,7 +482,7 @@ def _replay(
         return
     texts = view.batch.column("text").to_pylist()
     for key, text in zip(view.keys.tolist(), texts, strict=True):
-        result.texts[key] = SeenText(text, place)
+        result.texts[key] = SeenText(text, text_from)
 
 
 def _reason(error: CorpuskitError | OSError) -> str:
@@ -527,7 +530,7 @@ class InputReader:
         self, unit: int, file: InputFile, piece: Slice, missing_keys: set[int],
         batches: list[pa.RecordBatch],
     ) -> str:  # fmt: skip
-        """Read a slice up to the last wanted document; return why some were not reached."""
+        """Read a slice up to the last of the documents; return why some were not reached."""
         if "://" in file.path and not file.path.startswith(_READABLE):
             return f"{file.path}: is not fetched again"
         path = file.path if is_remote(file.path) else file.path.removeprefix("file://")

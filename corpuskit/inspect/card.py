@@ -239,8 +239,8 @@ def _edits(run: RunDirectory, finished: Sealed) -> tuple[str | None, int, list[s
     ]
     if removed:
         limits.append(
-            f"{removed:,} documents were taken down after packing: corpuskit's loader leaves them "
-            "out, but they still lie in the files."
+            f"Taken down after packing: {removed:,} document{'s' * (removed != 1)}. The files "
+            "still hold their text; corpuskit's loader leaves it out."
         )
     return plan_hash, removed, limits
 
@@ -362,13 +362,13 @@ def statements(
                 f"Items of {', '.join(files)} were looked for; what was found was {result}."
             )
         elif step.name == "pii":
-            places = ", ".join(f"{kind} in {num:,}" for kind, num in counts.items()) or "nothing"
+            by_kind = ", ".join(f"{kind} in {num:,}" for kind, num in counts.items()) or "nothing"
             kinds = ", ".join(getattr(stage, "kinds", ()))
             drops = f", and {num:,} are gone for it" if num else ""
             action = {"replace": "replaced", "mask": "masked", "tag": "tagged", "drop": "dropped"}
             how = action.get(getattr(stage, "action", ""), "replaced")
             sentences["Personal data"].append(
-                f"Looked for {kinds}. Found and {how}: {places} documents{drops}."
+                f"Looked for {kinds}. Found and {how}: {by_kind} documents{drops}."
             )
     return {subject: lines or [NOT_DONE[subject]] for subject, lines in sentences.items()}
 
@@ -502,12 +502,12 @@ def metadata(facts: CardFacts) -> dict[str, Any]:
         head["configs"] = [
             {
                 "config_name": name,
-                **({"default": True} if place == 0 else {}),
+                **({"default": True} if number == 0 else {}),
                 "data_files": [
                     {"split": "test" if name == "holdout" else "train", "path": pattern}
                 ],
             }
-            for place, (name, pattern) in enumerate(facts.configs.items())
+            for number, (name, pattern) in enumerate(facts.configs.items())
         ]
     return head
 
@@ -526,11 +526,10 @@ def license_fields(name: str | None, link: str | None) -> dict[str, str]:
 
 def size_category(documents: int) -> str:
     """Return the size as the hub names it."""
-    bounds = [10 ** (3 + place) for place in range(len(SIZES))]
-    place = sum(documents >= bound for bound in bounds)
-    if place == 0:
+    index = sum(documents >= 10 ** (3 + power) for power in range(len(SIZES)))
+    if index == 0:
         return f"n<{SIZES[0]}"
-    return f"n>{SIZES[-1]}" if place == len(SIZES) else f"{SIZES[place - 1]}<n<{SIZES[place]}"
+    return f"n>{SIZES[-1]}" if index == len(SIZES) else f"{SIZES[index - 1]}<n<{SIZES[index]}"
 
 
 def clean(text: str) -> str:

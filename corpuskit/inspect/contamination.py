@@ -34,7 +34,7 @@ class Hit:
 
     Attributes:
         action: `drop`, `cut`, `annotate`, or `report` of what may be a common phrase.
-        rule: that found it; of documents that stay, that which the spans were cut for.
+        rule: that matched; of documents that stay, the one that the spans were cut for.
         value: what the rule measured in a dropped document; of others the largest score.
         spans: bytes of the text that the stage saw.
     """
@@ -61,7 +61,7 @@ class ItemHits:
 
 @dataclasses.dataclass
 class Contamination:
-    """What was found, of all stages that look for benchmark items.
+    """The matches of all stages that look for benchmark items.
 
     Attributes:
         documents: that hold something of any item, of those that `contamination_report` counts.
@@ -104,8 +104,8 @@ def contamination_report(
     labels = [s.label for s in run.plan.file.steps if isinstance(s.stage, kinds)]
     if not labels:
         raise UsageError(f"{run.store.address} has no stage `decontaminate`.")
-    by_item: defaultdict[str, _Found] = defaultdict(_Found)
-    phrases: defaultdict[str, _Found] = defaultdict(_Found)
+    by_item: defaultdict[str, _ItemTally] = defaultdict(_ItemTally)
+    phrases: defaultdict[str, _ItemTally] = defaultdict(_ItemTally)
     contaminated: dict[str, tuple[int, int]] = {}
     finished: dict[str, Stage] = {}
     for phase, seal in sealed(run):
@@ -119,9 +119,9 @@ def contamination_report(
                     contaminated[shown] = (counters.get(f"{name}{CONTAMINATED}", 0), num)
             for hit, items in _hits(run, phase, seal, label):
                 # A phrase is never beside other rules in a document.
-                found = phrases if hit.action == "report" else by_item
+                tallies = phrases if hit.action == "report" else by_item
                 for item in items:
-                    found[item].add(hit, examples)
+                    tallies[item].add(hit, examples)
     if not finished:
         raise UsageError(f"{labels[0]}: its phase is not finished. Run the pipeline first.")
     if benchmark is not None:
@@ -156,35 +156,36 @@ def _check_benchmark(name: str, names: Collection[str]) -> None:
         raise UsageError(f"nothing was found of a benchmark {name!r}. {hint}")
 
 
-def _by_benchmark(found: Mapping[str, _Found]) -> dict[str, set[int]]:
+def _by_benchmark(tallies: Mapping[str, _ItemTally]) -> dict[str, set[int]]:
     """Return benchmark -> keys of the documents that hold something of its items."""
     keys: defaultdict[str, set[int]] = defaultdict(set)
-    for item, of in found.items():
-        keys[item.partition("/")[0]] |= of.documents()
+    for item, tally in tallies.items():
+        keys[item.partition("/")[0]] |= tally.documents()
     return dict(sorted(keys.items()))
 
 
-def _ordered(found: Mapping[str, _Found], benchmark: str | None) -> list[ItemHits]:
+def _ordered(tallies: Mapping[str, _ItemTally], benchmark: str | None) -> list[ItemHits]:
     """Return the items of a benchmark, or of all, those with most documents first."""
     hits = [
         ItemHits(
-            item, len(of.documents()), {r: len(keys) for r, keys in of.rules.items()}, of.examples
+            item, len(tally.documents()),
+            {rule: len(keys) for rule, keys in tally.rules.items()}, tally.examples,
         )
-        for item, of in found.items()
+        for item, tally in tallies.items()
         if benchmark in (None, item.partition("/")[0])
-    ]
+    ]  # fmt: skip
     return sorted(hits, key=lambda item: (-item.documents, item.item))
 
 
-class _Found:
-    """What was found of an item: keys of documents by rule, and the first documents."""
+class _ItemTally:
+    """The documents that hold something of an item: their keys by rule, and the first few."""
 
     def __init__(self) -> None:
         self.rules: defaultdict[str, set[int]] = defaultdict(set)
         self.examples: list[Hit] = []
 
     def add(self, hit: Hit, max_examples: int) -> None:
-        """Take a document, which other stages may have found already."""
+        """Count a document, which another stage may have counted already."""
         if len(self.examples) < max_examples and not any(
             hit.key in keys for keys in self.rules.values()
         ):
@@ -258,7 +259,9 @@ def _annotated(
     columns = ["key", "id", "source", f"{label}.hits", f"{label}.items"]
     for cell in run.cells(phase):
         assert cell.part is not None, "cells have parts"
-        sidecars = [run.at(p) for one in masks for p in one.by_role("sidecar").of_unit(cell.number)]
+        sidecars = [
+            run.at(p) for mask in masks for p in mask.by_role("sidecar").of_unit(cell.number)
+        ]
         for batch in read_part(run, cell.part, columns, sidecars=sidecars):
             for row in batch.filter(pc.greater(batch.column(columns[3]), 0)).to_pylist():
                 where = (row["id"], row["key"], row["source"], label)

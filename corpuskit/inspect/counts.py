@@ -158,8 +158,8 @@ def _short(table: pa.Table) -> pa.Table:
         return table
     domains = domains.sort_by([("documents", "descending"), ("name", "ascending")])
     rare = domains.slice(MAX_DOMAINS)
-    place = rare.schema.get_field_index("name")
-    rare = rare.set_column(place, "name", pa.nulls(rare.num_rows, pa.string()))
+    index = rare.schema.get_field_index("name")
+    rare = rare.set_column(index, "name", pa.nulls(rare.num_rows, pa.string()))
     others = table.filter(pc.invert(is_domain))
     return _add_up(pa.concat_tables([others, domains.slice(0, MAX_DOMAINS), rare]))
 

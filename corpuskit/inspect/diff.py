@@ -119,7 +119,7 @@ class _Scope(NamedTuple):
 def compare(run_a: RunDirectory, run_b: RunDirectory, *, texts: bool | None = None) -> Comparison:
     """Compare two runs, as far as their phases are finished.
 
-    Documents are matched by file and place, or by their ids where files are not the same.
+    Documents are matched by file and position, or by their ids where files are not the same.
 
     Args:
         texts: compare the texts of documents that both kept; None = if they have TEXT_BYTES or
@@ -128,8 +128,8 @@ def compare(run_a: RunDirectory, run_b: RunDirectory, *, texts: bool | None = No
     Raises:
         UsageError: it is one run, they have no documents in common, or nothing is finished.
     """
-    places = [os.path.realpath(run.store.address) for run in (run_a, run_b)]
-    if run_a.store.address == run_b.store.address or places[0] == places[1]:
+    paths = [os.path.realpath(run.store.address) for run in (run_a, run_b)]
+    if run_a.store.address == run_b.store.address or paths[0] == paths[1]:
         raise UsageError(f"{run_a.store.address}: is the same run twice. Name two run directories.")
     pairing = pair_files(run_a, run_b)
     if not pairing.pairs and not pairing.by_id:
@@ -234,7 +234,7 @@ def _has_last_documents(run: RunDirectory, finished: Sealed) -> bool:
 
 
 def _changes(
-    run_a: RunDirectory, run_b: RunDirectory, counted_changes: Changes, names: OutcomeNames,
+    run_a: RunDirectory, run_b: RunDirectory, tallies: Changes, names: OutcomeNames,
     plan: Sequence[PlanChange],
 ) -> Iterator[OutcomeChange]:  # fmt: skip
     held_out = {
@@ -243,7 +243,7 @@ def _changes(
         for step in run.plan.file.steps
         if isinstance(step.stage, StreamingStage) and step.stage.diverts
     }
-    for key, by_source in counted_changes.counts.items():
+    for key, by_source in tallies.counts.items():
         left, right = (_outcome(code, names, held_out) for code in (key.code_a, key.code_b))
         stages = [outcome.stage for outcome in (left, right) if outcome.stage]
         reason = "; ".join(dict.fromkeys(filter(None, (_because(s, plan) for s in stages))))
@@ -379,8 +379,8 @@ def _settings(run_a: RunDirectory, run_b: RunDirectory) -> Iterator[PlanChange]:
     left, right = (
         run.plan.settings.model_dump(mode="json", exclude=set(_SILENT)) for run in (run_a, run_b)
     )
-    for place, before, after in _differences(left, right):
-        yield PlanChange(place, before, after, "", "setting")
+    for key, before, after in _differences(left, right):
+        yield PlanChange(key, before, after, "", "setting")
 
 
 def _sources(run_a: RunDirectory, run_b: RunDirectory) -> Iterator[PlanChange]:
@@ -390,8 +390,8 @@ def _sources(run_a: RunDirectory, run_b: RunDirectory) -> Iterator[PlanChange]:
         if left is None or right is None:
             yield PlanChange(f"sources.{label}", left, right, "", "source")
             continue
-        for place, before, after in _differences(left, right):
-            yield PlanChange(f"sources.{label}.{place}", before, after, "", "parameter")
+        for key, before, after in _differences(left, right):
+            yield PlanChange(f"sources.{label}.{key}", before, after, "", "parameter")
         names = [
             {f.name: (f.size_bytes, f.stamp) for f in run.inputs.files if f.source == label}
             for run in (run_a, run_b)
@@ -407,12 +407,12 @@ def _sources(run_a: RunDirectory, run_b: RunDirectory) -> Iterator[PlanChange]:
                 for kind, paths in files.items()
                 if paths
             }
-            place = f"sources.{label}: files"
-            yield PlanChange(place, len(names[0]), {"files": len(names[1]), **changed}, "", "files")
+            after = {"files": len(names[1]), **changed}
+            yield PlanChange(f"sources.{label}: files", len(names[0]), after, "", "files")
 
 
 def stage_changes(steps_a: Sequence[Step], steps_b: Sequence[Step]) -> Iterator[PlanChange]:
-    """Yield stages of two plans that only one has or that have other parameters or places."""
+    """Yield stages of two plans that only one has, that have other parameters, or that moved."""
     steps = [{step.label: step for step in steps} for steps in (steps_a, steps_b)]
     common = [label for label in steps[0] if label in steps[1]]
     order = [label for label in steps[1] if label in steps[0]]
@@ -421,8 +421,8 @@ def stage_changes(steps_a: Sequence[Step], steps_b: Sequence[Step]) -> Iterator[
         if left is None or right is None:
             yield PlanChange(label, left, right, label, "stage")
             continue
-        for place, before, after in _differences(left, right):
-            yield PlanChange(f"{label}.{place}", before, after, label, "parameter")
+        for key, before, after in _differences(left, right):
+            yield PlanChange(f"{label}.{key}", before, after, label, "parameter")
     if common != order:
         yield PlanChange("order of stages", common, order, "", "order")
 
@@ -445,7 +445,7 @@ def _params(step: Step | None) -> dict[str, Any] | None:
 def _differences(
     before: dict[str, Any], after: dict[str, Any], prefix: str = ""
 ) -> Iterator[tuple[str, Any, Any]]:
-    """Yield (place, before, after) of values that differ, inside of mappings too."""
+    """Yield (key, before, after) of values that differ; keys in mappings are joined by dots."""
     for name in dict.fromkeys([*before, *after]):
         old, new = before.get(name), after.get(name)
         if isinstance(old, dict) and isinstance(new, dict):
@@ -564,11 +564,11 @@ class Changes:
         codes = joined.how[rows].astype(np.int64) << (2 * _CODE_BITS)
         codes |= codes_a[rows].astype(np.int64) << _CODE_BITS
         codes |= codes_b[rows].astype(np.int64)
-        kinds, places = np.unique(codes, return_inverse=True)
+        kinds, kind_of_row = np.unique(codes, return_inverse=True)
         mask = (1 << _CODE_BITS) - 1
         for i, kind in enumerate(kinds.tolist()):
             key = Key(kind >> (2 * _CODE_BITS), (kind >> _CODE_BITS) & mask, kind & mask)
-            self.counts[key][source] += int((places == i).sum())
+            self.counts[key][source] += int((kind_of_row == i).sum())
 
 
 class JoinedDocuments(NamedTuple):
@@ -597,11 +597,11 @@ def join(
     values = np.union1d(values_a, values_b)
     sides = []
     for values_of, outcomes in ((values_a, outcomes_a), (values_b, outcomes_b)):
-        places = np.searchsorted(values, values_of)
+        rows = np.searchsorted(values, values_of)
         columns = []
         for column in (outcomes.codes, outcomes.texts, outcomes.survivors):
             spread = np.zeros(len(values), column.dtype)  # a code of 0 is ABSENT
-            spread[places] = column
+            spread[rows] = column
             columns.append(spread)
         sides.append(columns)
     (codes_a, texts_a, left), (codes_b, texts_b, right) = sides
@@ -663,12 +663,12 @@ def _windows(
             spread = np.linspace(first, last, pieces, endpoint=False).astype(np.int64)
             starts.append(np.maximum(spread - begin, 0))
             rows.append(np.full(pieces, count // pieces, np.int64))
-    places, sizes = np.concatenate(starts), np.concatenate(rows)
-    order = np.argsort(places, kind="stable")
-    places, sizes = places[order], sizes[order]
+    positions, sizes = np.concatenate(starts), np.concatenate(rows)
+    order = np.argsort(positions, kind="stable")
+    positions, sizes = positions[order], sizes[order]
     windows = (np.cumsum(sizes) - sizes) // WINDOW_ROWS
     firsts = np.unique(windows, return_index=True)[1]
-    cuts = [0, *np.unique(places[firsts[1:]]).tolist(), end]
+    cuts = [0, *np.unique(positions[firsts[1:]]).tolist(), end]
     for low, high in itertools.pairwise(cuts):
         if low < high:
             yield low, high
@@ -789,7 +789,7 @@ class OutcomeReader:
 
     def read(self, low: int, high: int) -> Outcomes:
         """Return what became of the documents with keys in `[low, high)`."""
-        pieces = [*self._dropped(low, high), *self._living(low, high)]
+        pieces = [*self._dropped(low, high), *self._kept(low, high)]
         if not pieces:
             empty = np.empty(0, np.uint64)
             return Outcomes(np.empty(0, np.int64), np.empty(0, np.int32), empty, empty, empty)
@@ -836,15 +836,15 @@ class OutcomeReader:
         stages, rules = (column.indices.to_numpy().astype(np.int64) for column in coded)
         labels, reasons = (column.dictionary.to_pylist() for column in coded)
         # Reasons may have details after a colon: many of them, and one rule.
-        pairs, places = np.unique(stages * len(reasons) + rules, return_inverse=True)
+        pairs, pair_of_row = np.unique(stages * len(reasons) + rules, return_inverse=True)
         codes = np.empty(len(pairs), np.int32)
         for i, pair in enumerate(pairs.tolist()):
             stage, reason = labels[pair // len(reasons)], reasons[pair % len(reasons)]
             is_ignored = stage in self.ignored
             codes[i] = KEPT if is_ignored else self.names.code(stage, reason.partition(": ")[0])
-        return codes[places]
+        return codes[pair_of_row]
 
-    def _living(self, low: int, high: int) -> Iterator[Outcomes]:
+    def _kept(self, low: int, high: int) -> Iterator[Outcomes]:
         if self.shards is None:
             return
         columns = [
@@ -884,8 +884,7 @@ class Pairing:
     """The input files of two runs.
 
     Attributes:
-        pairs: files of the same source and name, read alike: documents are matched by where they
-            are in them.
+        pairs: files of the same source and name, read alike: documents are matched by position.
         by_id: source -> its other files in either run, whose documents are matched by their ids.
         only_a, only_b: files that the other run has nothing for.
         notes: what had to be taken for granted.
@@ -905,8 +904,8 @@ def pair_files(run_a: RunDirectory, run_b: RunDirectory) -> Pairing:
     rest_a: dict[str, list[InputFile]] = {}
     rest_b: dict[str, list[InputFile]] = {}
     changed: dict[str, int] = {}
-    for place, file in files_a.items():
-        match = files_b.get(place)
+    for key, file in files_a.items():
+        match = files_b.get(key)
         is_same = match is not None and (file.size_bytes, file.stamp) == (
             match.size_bytes, match.stamp
         )  # fmt: skip
@@ -918,8 +917,8 @@ def pair_files(run_a: RunDirectory, run_b: RunDirectory) -> Pairing:
                 rest_b.setdefault(file.source, []).append(match)
         else:
             pairs.append((file, match))
-    for place, file in files_b.items():
-        if place not in files_a:
+    for key, file in files_b.items():
+        if key not in files_a:
             rest_b.setdefault(file.source, []).append(file)
     common = sorted(rest_a.keys() & rest_b.keys())
     by_id = {name: (rest_a.pop(name), rest_b.pop(name))
@@ -965,7 +964,7 @@ def _notes(
         params = [(s.name, s.stage.model_dump(exclude={"paths", "columns"})) for s in steps]
         if params[0] != params[1]:
             notes.append(
-                f"{name}: the runs read it with other parameters, so that documents at the same "
-                "place of a file may not be the same."
+                f"{name}: the runs read it with other parameters, so documents at the same "
+                "position of a file may not be the same."
             )
     return notes

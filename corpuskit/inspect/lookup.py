@@ -33,7 +33,7 @@ Kind = Literal["id", "key", "url"]
 
 MAX_KEY = 1 << 63
 _NEAR_IDS, _NEAR_PARTS = 4000, 8
-"""Ids, and parts that they come from, among which one like the one asked for is sought."""
+"""Ids, and evenly spaced parts that they are read from, in which a similar id is looked for."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Identity:
 
 @dataclasses.dataclass(frozen=True)
 class Hits:
-    """Keys of the documents that were asked for, ascending, and how they were found, in words."""
+    """Keys of the documents that match, ascending, and by what (`by id`, `by key`, `by URL`)."""
 
     keys: tuple[int, ...]
     how: str
@@ -71,7 +71,7 @@ class RunDocuments:
 
     Attributes:
         seal: of the phase that reads the input; None while it is not finished.
-        packed: address of the run whose mixture takes them, and what its keys are higher.
+        packed: address of the run whose mixture takes them, and what is added to keys there.
     """
 
     def __init__(self, run: RunDirectory, finished: Sealed | None = None) -> None:
@@ -164,7 +164,7 @@ class RunDocuments:
 def find(documents: RunDocuments, kind: Kind, value: str) -> Hits:
     """Return the documents of a run that have this id, key or URL.
 
-    What is asked for as an id is an id first, else a key if it is a number, else a URL.
+    A value of kind `id` is tried as an id, then as a key if it is a number, then as a URL.
 
     Raises:
         UsageError: there is none; says what ids look like here.
@@ -287,8 +287,9 @@ def _unknown(documents: RunDocuments, name: str, key: int | None = None) -> str:
 def _examples(documents: RunDocuments, num: int) -> Iterable[str]:
     seal = documents.seal
     parts = [] if seal is None else seal.by_role("documents")
-    places = sorted({len(parts) * piece // (_NEAR_PARTS - 1) for piece in range(_NEAR_PARTS)})
-    for place in {min(place, len(parts) - 1): None for place in places if parts}:
+    last = len(parts) - 1
+    indices = {last * number // (_NEAR_PARTS - 1) for number in range(_NEAR_PARTS)}
+    for index in sorted(indices) if parts else ():
         with contextlib.suppress(FileNotFoundError):
-            path = documents.run.at(parts[place])
+            path = documents.run.at(parts[index])
             yield from first_values(path, "id", num // _NEAR_PARTS)

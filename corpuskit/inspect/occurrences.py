@@ -25,21 +25,21 @@ if TYPE_CHECKING:
 _DEADLINE_SECONDS = 120.0
 
 MAX_STEPS = 1000
-"""Steps that are listed of a document; a document of a short source is taken again and again."""
+"""Steps of a document that are listed; a document of a short source recurs in many."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Start:
-    """One start of a training: from here on steps are counted with these batches.
+    """One start of a training, and the batch size from there on.
 
     Attributes:
         step: the first step of it.
-        counter: row of the run that it begins with, after those of the steps before it.
+        run_row: the first row of the run that it takes.
         plan: hash of the plan that it read.
     """
 
     step: int
-    counter: int
+    run_row: int
     rows: int
     steps: int
     plan: str
@@ -53,7 +53,7 @@ class Training:
         output: the folder.
         num_done: steps that metrics.jsonl has.
         starts: in the order of time.
-        skips: spans of the run's rows that it passed over after a rollback (`without_rows`).
+        skips: spans of the run's rows that it skipped after a rollback (`without_rows`).
     """
 
     output: str
@@ -154,15 +154,16 @@ def _rows(plan: MixPlan, provenance: Provenance, key: int) -> list[dict[str, Any
     names = [source.name for source in plan.sources]
     facts = []
     for source, _, row, first, count in provenance.lookups.stretches_of({key}):
-        cell = np.array([names.index(source)], np.int32), np.array([row], np.int64)
-        place = plan.parts.locate(*cell)
+        location = plan.parts.locate(
+            np.array([names.index(source)], np.int32), np.array([row], np.int64)
+        )
         facts.append(
             {
                 "source": source,
                 "row": row,
-                "part": plan.parts.paths[int(place.parts[0])],
-                "row_group": int(place.groups[0]),
-                "row_in_group": int(place.rows[0]),
+                "part": plan.parts.paths[int(location.parts[0])],
+                "row_group": int(location.groups[0]),
+                "row_in_group": int(location.rows[0]),
                 "first_token": first,
                 "num_tokens": count,
             }
@@ -186,13 +187,13 @@ def _why_not(plan: MixPlan, rows: list[dict[str, Any]], skips: Sequence[object])
 def _steps(
     plan: MixPlan, occurrences: Sequence[DocumentRow], batch: int | Sequence[tuple[int, int]] | None
 ) -> list[dict[str, Any]]:
-    slicing = None if batch is None else BatchSchedule(BatchRows(batch), 0, 0, 0, 1)
-    last = 0 if slicing is None else slicing.last_step(plan.skips.num_consumed)
+    schedule = None if batch is None else BatchSchedule(BatchRows(batch), 0, 0, 0, 1)
+    last = 0 if schedule is None else schedule.last_step(plan.skips.num_consumed)
     steps = []
     for occurrence in occurrences[:MAX_STEPS]:
         facts = _occurrence(occurrence)
-        if slicing is not None:
-            step, row = slicing.step_of(plan.skips.consumed_before(occurrence.row_index))
+        if schedule is not None:
+            step, row = schedule.step_of(plan.skips.consumed_before(occurrence.row_index))
             facts |= {"step": step, "row": row} if step < last else {"left_over": True}
         steps.append(facts)
     return steps
@@ -204,14 +205,13 @@ def _training_steps(
     require_plan(plan, training)
     steps = []
     for occurrence in occurrences[:MAX_STEPS]:
-        place = _place_in(plan, occurrence.row_index, training)
-        if place is None:
-            steps.append({**_occurrence(occurrence), "left_over": True, "done": False})
+        facts = _occurrence(occurrence)
+        if (position := _step_of(plan, occurrence.row_index, training)) is None:
+            facts |= {"left_over": True, "done": False}
         else:
-            steps.append(
-                {**_occurrence(occurrence), "step": place[0], "row": place[1],
-                 "done": place[0] < training.num_done}
-            )  # fmt: skip
+            step, row = position
+            facts |= {"step": step, "row": row, "done": step < training.num_done}
+        steps.append(facts)
     return {
         "steps": steps,
         "training": {
@@ -234,17 +234,18 @@ def require_plan(plan: MixPlan, training: Training) -> None:
         )
 
 
-def _place_in(plan: MixPlan, counter: int, training: Training) -> tuple[int, int] | None:
-    """Return (step, row) of a counter; the last start that stood before it says how.
+def _step_of(plan: MixPlan, run_row: int, training: Training) -> tuple[int, int] | None:
+    """Return the step, and the row in its batch, that take a row of the run; None if no step does.
 
-    A start takes back what earlier ones did after the state that it began with.
+    A start undoes the steps of earlier starts from its own first step on, so the last start at or
+    before the row decides.
     """
-    delivered = plan.skips.consumed_before(counter)
+    consumed = plan.skips.consumed_before(run_row)
     for start in reversed(training.starts):
-        first = plan.skips.consumed_before(start.counter)
-        if delivered >= first:
-            slicing = BatchSchedule(BatchRows(start.rows), start.step, first, 0, 1)
-            step, row = slicing.step_of(delivered)
+        first = plan.skips.consumed_before(start.run_row)
+        if consumed >= first:
+            schedule = BatchSchedule(BatchRows(start.rows), start.step, first, 0, 1)
+            step, row = schedule.step_of(consumed)
             return (step, row) if step < training.steps else None
     return None
 

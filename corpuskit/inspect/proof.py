@@ -126,7 +126,7 @@ class _Prover:
 
     def _wrong(self, row: dict[str, Any], text: str, survivor: dict[str, Any]) -> str:
         """Return what is wrong with a removal, "" if nothing is."""
-        words, kept_words = (shingles(one, self.stage) for one in (text, survivor["text"]))
+        words, kept_words = (shingles(t, self.stage) for t in (text, survivor["text"]))
         similarity = len(words & kept_words) / len(words | kept_words)
         share_lost = len(words - kept_words) / len(words)
         direct, (min_similarity, max_lost) = self.stage.is_direct(), self.stage.bounds_of_removal()

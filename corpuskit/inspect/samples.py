@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from corpuskit.engine.status import Sealed
     from corpuskit.formats.manifest import Part, RoleParts, Seal
 
-MAX_PARTS = 200  # ledger parts that a sample is taken from: as many as fit the patience of a reader
+MAX_PARTS = 200  # ledger parts that a sample is taken from; more keep the reader waiting
 DEFAULT_NGRAM = 5  # words per shingle where the stage has none of its own
 
 _NUMBERS = (pa.float64(), pa.float32(), pa.int64(), pa.int32(), pa.int8(), pa.uint8())
@@ -52,7 +52,7 @@ _NUMBERS = (pa.float64(), pa.float32(), pa.int64(), pa.int32(), pa.int8(), pa.ui
 
 @dataclasses.dataclass(frozen=True)
 class Sample:
-    """A ledger row or a kept document, and the texts it speaks of.
+    """A ledger row or a kept document, with its text and that of the survivor.
 
     Attributes:
         rule: of the ledger, details included; of kept documents what `value` is called.
@@ -102,7 +102,7 @@ class Samples:
 
 @dataclasses.dataclass(frozen=True)
 class Band:
-    """Which values are wanted.
+    """A range of values, or a distance from the threshold.
 
     Attributes:
         low, high: both included; None = no bound.
@@ -116,7 +116,7 @@ class Band:
     def contains(
         self, values: NDArray[np.float64], thresholds: NDArray[np.float64]
     ) -> NDArray[np.bool_]:
-        """Return which values are wanted; NaN never is."""
+        """Return which values are in the band; NaN never is."""
         is_inside = ~np.isnan(values)
         if self.low is not None:
             is_inside &= values >= self.low
@@ -145,7 +145,7 @@ def find_samples(
     """Return a seeded sample of what a stage dropped, cut or replaced.
 
     Args:
-        stage: its label; empty = the last one that did any of what is asked for.
+        stage: its label; empty = the last one with ledger rows of this rule, source and action.
         rule, source: one of them only.
         num: rows.
         action: `drop`, `cut` or `replace`; empty = all.
@@ -154,14 +154,15 @@ def find_samples(
     Raises:
         UsageError: there is no such stage, rule or source, or it has no such ledger rows.
     """
-    place = _place(run, stage, rule, source, action)
-    parts = place.seal.by_role("ledger")
+    stage_ledger = _stage_ledger(run, stage, rule, source, action)
+    stage = stage_ledger.stage
+    parts = stage_ledger.seal.by_role("ledger")
     sampled = parts[:: max(-(-len(parts) // MAX_PARTS), 1)]
     counts: dict[str, int] = defaultdict(int)
     best: list[tuple[int, int, Part]] = []
     extremes: list[float] = []
     for part in sampled:
-        rows = _rows(run, part, place.stage, source, action)
+        rows = _rows(run, part, stage, source, action)
         if band is not None:
             rows = _rows_of(rows, rule)  # values of other rules say nothing
             extremes += _extremes(rows)
@@ -172,58 +173,60 @@ def find_samples(
         order = shuffled(np.unique(numbers(rows.column("doc_key"))), seed, num)
         best = sorted([*best, *((mark, key, part) for mark, key in order)])[:num]
     if not best:
-        raise UsageError(_no_rows(place.stage, rule, len(sampled), len(parts), extremes))
+        raise UsageError(_no_rows(stage, rule, len(sampled), len(parts), extremes))
     keys_by_part: dict[str, tuple[Part, list[int]]] = {}
     for _, key, part in best:
         keys_by_part.setdefault(part.path, (part, []))[1].append(key)
-    ledger: list[dict[str, Any]] = []
+    ledger_rows: list[dict[str, Any]] = []
     units: dict[int, int] = {}
     for part, keys in keys_by_part.values():
         units |= dict.fromkeys(keys, part.unit)
-        rows = _rows(run, part, place.stage, source, action, keys)
+        rows = _rows(run, part, stage, source, action, keys)
         rows = rows if band is None else rows.filter(pa.array(_in_band(rows, band)))
-        ledger += _rows_of(rows, rule).to_pylist()
-    rows = tuple(_with_texts(run, place, ledger, units))
-    return Samples(place.stage, rows, dict(sorted(counts.items())), len(sampled), len(parts))
+        ledger_rows += _rows_of(rows, rule).to_pylist()
+    rows = tuple(_with_texts(run, stage_ledger, ledger_rows, units))
+    return Samples(stage, rows, dict(sorted(counts.items())), len(sampled), len(parts))
 
 
-def _place(run: RunDirectory, stage: str, rule: str, source: str, action: str) -> StageLedger:
-    """Return the last finished phase and stage with ledger rows of what is asked for."""
-    places = list(_places(run))
-    if not places:
+def _stage_ledger(
+    run: RunDirectory, stage: str, rule: str, source: str, action: str
+) -> StageLedger:
+    """Return the last finished phase and stage that have ledger rows with these values."""
+    ledgers = list(_stage_ledgers(run))
+    if not ledgers:
         num_done = len(sealed(run))
         num = len(run.plan.phases)
         so_far = "" if num_done == num else f" by the {num_done} of {num} phases that are finished"
         raise UsageError(f"{run.store.address}: nothing was dropped, cut or replaced{so_far}.")
-    labels = [place.stage for place in places]
+    labels = [ledger.stage for ledger in ledgers]
     if stage and stage not in labels:
         names = [step.label for step in run.plan.file.steps]
         is_known = stage in names
         why = "dropped and cut nothing." if is_known else f"is not a stage. {suggest(stage, names)}"
         raise UsageError(f"{stage!r} {why} Stages with ledger rows: {', '.join(labels)}.")
-    places = [place for place in places if stage in ("", place.stage)]
+    ledgers = [ledger for ledger in ledgers if stage in ("", ledger.stage)]
     scope = stage or run.store.address
     for column, (phrase, value) in enumerate(
         (("with action", action), ("of rule", rule_of(rule)), ("of source", source))
     ):
         if not value:
             continue
-        names = sorted({key[column] for place in places for key in place.counts})
+        names = sorted({key[column] for ledger in ledgers for key in ledger.counts})
         matching = []
-        for place in places:
-            counts = {key: num for key, num in place.counts.items() if key[column] == value}
-            matching += [place._replace(counts=counts)] if counts else []
+        for ledger in ledgers:
+            counts = {key: num for key, num in ledger.counts.items() if key[column] == value}
+            matching += [ledger._replace(counts=counts)] if counts else []
         if not matching:
             hint = suggest(value, names)
             hint = f"{hint} " if hint.startswith("Did") else ""
             raise UsageError(
                 f"{scope}: no ledger rows {phrase} {value!r}. {hint}There are: {', '.join(names)}."
             )
-        places = matching
-    return places[-1]
+        ledgers = matching
+    return ledgers[-1]
 
 
-def _places(run: RunDirectory) -> Iterator[StageLedger]:
+def _stage_ledgers(run: RunDirectory) -> Iterator[StageLedger]:
     """Yield the finished phases with ledger rows, once for each of their stages that have some."""
     formats = list(dict.fromkeys(step.name for step in run.plan.file.sources))
     for phase, seal in sealed(run):
@@ -294,10 +297,10 @@ def marks_of(keys: NDArray[Any], seed: int) -> NDArray[np.uint64]:
 
 
 def _with_texts(
-    run: RunDirectory, place: StageLedger, rows: list[dict[str, Any]], units: Mapping[int, int]
+    run: RunDirectory, ledger: StageLedger, rows: list[dict[str, Any]], units: Mapping[int, int]
 ) -> list[Sample]:
     """Return samples with texts: as the stage read them, or those that the ledger keeps."""
-    phase, stage = place.phase, place.stage
+    phase, stage = ledger.phase, ledger.stage
     step = next((step for step in run.plan.file.steps if step.label == stage), None)
     survivors = _survivors(run, phase, set(units))
     lookups = dict(units)
@@ -325,7 +328,7 @@ def _with_texts(
                 None if text is None else text.text, row["survivor_id"],
                 None if survivor is None else survivor.text,
                 None if pair is None else jaccard(*pair, None if step is None else step.stage),
-                "" if text is None else text.place,
+                "" if text is None else text.text_from,
                 replay.problems.get(key, "") if text is None else "",
             )
         )  # fmt: skip
@@ -413,7 +416,7 @@ def find_kept(
         raise UsageError(f"{run.store.address}: no source {source!r}. {suggest(source, labels)}")
     value = _value_of(run, shards, finished, stage, rule) if stage or rule or band else None
     if band is not None and band.near_ratio is not None and (not value or value.threshold is None):
-        raise UsageError("--near-threshold: what was asked for has no threshold. Use --between.")
+        raise UsageError("--near-threshold: this value has no threshold. Use --between.")
     parts = [part for part in shards.parts if source in ("", part.source)]
     if value is not None:
         parts = _parts_with(run, parts, value.stage)
@@ -480,9 +483,9 @@ def _measures_of(run: RunDirectory, value: _Value, keys: NDArray[np.int64]) -> N
     for part in value.measures.within(low, high):
         for batch in read_documents(run.at(part), ["key", value.name], keys=keys):
             batch_keys = numbers(batch.column("key"))
-            places = np.minimum(np.searchsorted(keys, batch_keys), len(keys) - 1)
-            is_asked = keys[places] == batch_keys
-            values[places[is_asked]] = numbers(batch.column(value.name))[is_asked]
+            rows = np.minimum(np.searchsorted(keys, batch_keys), len(keys) - 1)
+            is_match = keys[rows] == batch_keys
+            values[rows[is_match]] = numbers(batch.column(value.name))[is_match]
     return values
 
 
@@ -629,5 +632,5 @@ def _containing(run: RunDirectory, part: Part, key: int, piece: str) -> Sample:
     return Sample(
         key, row["doc_id" if is_ledger else "id"], row["source"], "", "contains", None, None,
         tuple((start, start + len(needle)) for start in starts), row["text"], None,
-        text_from=ledger_text(run, "").place if is_ledger else "documents",
+        text_from=ledger_text(run, "").text_from if is_ledger else "documents",
     )  # fmt: skip

@@ -1,8 +1,8 @@
 """The contract of a stage as checks: `corpuskit stages NAME --check`, and our own contract tests.
 
-Each promise is one function. Promises about documents are tried on batches made of what code trips
-over that takes text for bytes, for ASCII or for lines, with parameters that tie with what small
-texts measure; of a batch that breaks one the smallest part is reported that still does.
+Each promise is one function. Promises about documents are tried on batches of texts that break code
+which treats text as bytes, as ASCII or as lines, with parameters that equal what small texts
+measure. A batch that breaks a promise is reported as its smallest part that still does.
 """
 
 from __future__ import annotations
@@ -68,8 +68,10 @@ PIECES = (
 WORLD = ["".join(chars) for num in range(6) for chars in itertools.product("a. \n", repeat=num)]
 """All 1,365 texts of up to five characters: every tie and every empty line there can be."""
 
-CASES, REFERENCE_CASES, MAX_SHRINKS = 12, 60, 400
-"""Batches per promise, and of comparing with a reference; tries to make a batch smaller."""
+CASES, REFERENCE_CASES = 12, 60  # batches per promise, and of comparing with a reference
+MAX_TEXTS = 8  # of a batch
+COMBINATIONS = 12  # stages that are tried with several parameters changed at once
+MAX_SHRINKS = 400  # tries to make a batch that breaks a promise smaller
 
 KINDS = (Source, StreamingStage, CellStage, GlobalStage)
 
@@ -146,7 +148,7 @@ class Subject:
             for case in self.cls.examples
         ]
 
-    def tied(self, random_ones: int = 12) -> Iterator[Any]:
+    def tied(self) -> Iterator[Any]:
         """Yield stages whose parameters tie with what small texts measure.
 
         One parameter at a time with all others off, then some with several at once.
@@ -155,7 +157,7 @@ class Subject:
         choices = {name: ties(bound) for name, bound in numeric(self.cls).items()}
         changes = [{name: value} for name, values in choices.items() for value in values]
         dice = random.Random(0)
-        for _ in range(random_ones):
+        for _ in range(COMBINATIONS):
             values = {name: dice.choice([*values, None]) for name, values in choices.items()}
             changes.append({name: value for name, value in values.items() if value is not None})
         yield self.loose
@@ -273,7 +275,7 @@ def _on_batches(
     return register
 
 
-def draw_texts(dice: random.Random, max_texts: int = 8) -> list[str]:
+def draw_texts(dice: random.Random) -> list[str]:
     """Draw texts: traps strung together, small ones full of ties, and anything at all."""
 
     def anything() -> str:
@@ -288,7 +290,7 @@ def draw_texts(dice: random.Random, max_texts: int = 8) -> list[str]:
             return "".join(dice.choices("a.\n ", k=dice.randint(0, 14)))
         return "".join(anything() for _ in range(dice.randint(0, 60)))
 
-    texts = [text() for _ in range(dice.randint(0, max_texts))]
+    texts = [text() for _ in range(dice.randint(0, MAX_TEXTS))]
     return [*texts, *texts[:1]] if dice.random() < 0.3 else texts
 
 

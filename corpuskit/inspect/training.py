@@ -42,14 +42,12 @@ class Curve:
     """
 
     def __init__(self) -> None:
-        self.num_missing = 0  # values that are not finite numbers
         self._width = 1
         self._buckets: dict[int, list[float]] = {}  # count, sum of x, sum of y, least, greatest
 
     def add(self, x: int, y: float | None) -> None:
-        """Add a value."""
+        """Add a value; None and what is not finite is left out."""
         if y is None or not math.isfinite(y):
-            self.num_missing += 1
             return
         bucket = self._buckets.get(x // self._width)
         if bucket is None:
@@ -121,7 +119,6 @@ class SourceHistory:
     bits_per_byte: float | None = None  # of the last step that had it
     held_out_nats: float | None = None  # of the last evaluation, nats per token
     mixture: dict[str, Any] | None = None  # of the last line that had it
-    held_out_tokens: int = 0
 
 
 EXPERTS = ("imbalance", "idle")
@@ -252,7 +249,7 @@ def _add_evaluation(history: TrainingHistory, line: dict[str, Any]) -> None:
     for name, figures in line["sources"].items():
         source = history.source(name)
         source.held_out.add(line["step"], figures["bits_per_byte"])
-        source.held_out_nats, source.held_out_tokens = figures["loss"], figures["tokens"]
+        source.held_out_nats = figures["loss"]
 
 
 def _add_mixture(history: TrainingHistory, line: dict[str, Any]) -> None:
@@ -288,7 +285,7 @@ def _read_events(history: TrainingHistory, path: Path) -> None:
     history.events = [line for _, line in sorted(numbered, key=lambda event: event[0])]
 
 
-def place_of(event: dict[str, Any], history: TrainingHistory) -> int | None:
+def steps_before(event: dict[str, Any], history: TrainingHistory) -> int | None:
     """Return after how many steps an event happened, as far as it says."""
     kind = event.get("event")
     last = history.last["step"] + 1 if history.last else None
@@ -473,9 +470,9 @@ def _charts(history: TrainingHistory, others: Mapping[str, Curve]) -> dict[str, 
     ]  # fmt: skip
     marks = []
     for event in history.events:
-        place = place_of(event, history)
-        if event["event"] in MARKED and place is not None:
-            marks.append({"x": place, "kind": event["event"], "text": plain(_summary_of(event))})
+        steps = steps_before(event, history)
+        if event["event"] in MARKED and steps is not None:
+            marks.append({"x": steps, "kind": event["event"], "text": plain(_summary_of(event))})
     return {"charts": [chart for chart in charts if chart["series"]], "marks": marks}
 
 
@@ -569,8 +566,8 @@ def _events(history: TrainingHistory) -> str:
         return ""
     items = []
     for event in reversed(history.events):
-        kind, place = str(event["event"]), place_of(event, history)
-        step_note = "" if place is None else f" after {place:,} steps"
+        kind, steps = str(event["event"]), steps_before(event, history)
+        step_note = "" if steps is None else f" after {steps:,} steps"
         time = f"{event['time']} " if "time" in event else ""
         items.append(
             f'<li class="{"bad" if kind in MARKED[1:] else ""}"><b>{text(kind)}</b>'

@@ -21,7 +21,7 @@ from corpuskit.errors import DataError, UsageError, suggest
 from corpuskit.formats.batch import numbers
 from corpuskit.formats.ledger import sampled
 from corpuskit.formats.shards import read_documents
-from corpuskit.inspect.archive import kept_shards, open_part, select, texts_seen
+from corpuskit.inspect.archive import kept_shards, open_part, select, texts_seen, with_prefix
 from corpuskit.inspect.counts import read_counts
 from corpuskit.inspect.report.distributions import measures, takes_whole
 from corpuskit.stage import StreamingStage
@@ -231,8 +231,8 @@ def _count(
 def by_source(batch: pa.RecordBatch) -> list[tuple[str, NDArray[np.bool_]]]:
     """Return each source of a batch, and which rows are its own."""
     names = batch.column("source").dictionary_encode()
-    places = names.indices.to_numpy(zero_copy_only=False)
-    return [(name, places == place) for place, name in enumerate(names.dictionary.to_pylist())]
+    codes = names.indices.to_numpy(zero_copy_only=False)
+    return [(name, codes == code) for code, name in enumerate(names.dictionary.to_pylist())]
 
 
 class _Picks:
@@ -367,12 +367,16 @@ def with_changes(
     params = json.loads(stage.model_dump_json())
     changed: dict[str, tuple[Any, Any]] = {}
     for text in changes:
-        target, equals, raw = text.removeprefix(f"{label}.").partition("=")
-        if not equals:
+        if "=" not in text:
             raise UsageError(f"--set {text}: must look like parameter=value.")
+        target, raw = _target(tunable, text)
         name, _, entry = target.partition(".")
         check_name(tunable, name, f"--set {text}", raw)
         value = _value(raw, text)
+        if target in changed:
+            raise UsageError(
+                f"--set {text}: another --set makes {target} {changed[target][1]}. Leave one out."
+            )
         if not entry:
             changed[target] = (params[name], value)
             params[name] = value
@@ -458,7 +462,7 @@ def without_measures(tunable: Tunable) -> str:
     run, label, seal = tunable.run, tunable.label, tunable.seal
     if getattr(tunable.stage, "measures", False):
         return f"{label}: measured nothing in this run: it saw no documents, or its rules are off."
-    num_bytes = sum(v for name, v in seal.counters.items() if name.startswith("read_bytes/"))
+    num_bytes = sum(with_prefix(seal.counters, "read_bytes/").values())
     neighbours = [name for name in tunable.phase.labels if name != label]
     fused = f", with {', '.join(neighbours)}" if neighbours else ""
     return (
@@ -484,6 +488,12 @@ def check_name(tunable: Tunable, name: str, option: str, raw: str = "...") -> No
             f"another run, with --set {tunable.label}.{name}={raw}. Thresholds: "
             f"{', '.join(tunable.parameters)}."
         )
+
+
+def _target(tunable: Tunable, text: str) -> tuple[str, str]:
+    """Split `parameter=value`, or `stage.parameter=value`; the value may be left out."""
+    target, _, value = text.removeprefix(f"{tunable.label}.").partition("=")
+    return target, value
 
 
 def _value(raw: str, text: str) -> Any:
@@ -515,7 +525,7 @@ def _texts(tunable: Tunable, keys: Sequence[int]) -> dict[int, str]:
     missing = [key for key in keys if key not in texts]
     units = {key: part.unit for key in missing for part in tunable.parts.within(key, key + 1)}
     replayed = texts_seen(tunable.run, tunable.phase, tunable.label, units, read_inputs=True).texts
-    texts |= {key: found_text.text for key, found_text in replayed.items()}
+    texts |= {key: seen.text for key, seen in replayed.items()}
     for row in _ledger_rows(tunable, [key for key in missing if key not in replayed]):
         if row["text"] is not None:
             texts.setdefault(row["doc_key"], row["text"])
@@ -579,11 +589,12 @@ def sweep(tunable: Tunable, changes: Sequence[str], request: str) -> Sweep:
         UsageError: `request` is of another form, or its parameter is not the threshold of a rule.
         DataError: what was measured does not explain what was decided.
     """
-    parameter, _, span = request.removeprefix(f"{tunable.label}.").partition("=")
+    parameter, span = _target(tunable, request)
     name, _, entry = parameter.partition(".")
     check_name(tunable, name, f"--sweep {request}")
     now = _entry(tunable.stage, name, entry)
     then = _entry(with_changes(tunable, changes)[0], name, entry)
+    others = [text for text in changes if _target(tunable, text)[0] != parameter]
     is_whole = not entry and takes_whole(tunable.stage, name)
     lines = {line for line in (now, then) if line is not None}
     points = _parse_span(request, span) if span else _quantiles(tunable, name, entry)
@@ -591,7 +602,7 @@ def sweep(tunable: Tunable, changes: Sequence[str], request: str) -> Sweep:
     for value in {float(round(v)) if is_whole else round(v, 12) for v in points} | lines:
         number = int(value) if is_whole else value
         try:
-            stages[value], _ = with_changes(tunable, [*changes, f"{parameter}={number}"])
+            stages[value], _ = with_changes(tunable, [*others, f"{parameter}={number}"])
         except UsageError:
             if span or value in lines:  # quantiles of what was measured may be out of bounds
                 raise

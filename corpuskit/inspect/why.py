@@ -31,6 +31,7 @@ from corpuskit.inspect.archive import (
     rows_of,
     sidecar_row,
 )
+from corpuskit.inspect.samples import excerpts as around
 from corpuskit.stage import StreamingStage, View
 
 if TYPE_CHECKING:
@@ -91,7 +92,7 @@ def history_of(
 
 
 class _DocumentHistory:
-    """One document on its way through the phases."""
+    """Collects what the finished phases say about one document."""
 
     def __init__(self, documents: RunDocuments, key: int) -> None:
         self.documents, self.run, self.key = documents, documents.run, key
@@ -120,7 +121,7 @@ class _DocumentHistory:
                 entry.update(recomputed.get(entry["stage"], {}))
         outcome = "kept" if len(self.documents.finished) == len(plan.phases) else "unfinished"
         if drop is not None:
-            outcome = "held out" if self._aside(drop) else "dropped"
+            outcome = "held out" if self._diverted(drop) else "dropped"
         file = self.identity.file
         facts = {
             "key": self.key,
@@ -195,7 +196,7 @@ class _DocumentHistory:
 
     def _last_document(self, drop: dict[str, Any] | None) -> dict[str, Any] | None:
         """Return the document as the last streaming phase that kept it wrote it."""
-        if drop is not None and (diverted := self._aside(drop)) is not None:
+        if drop is not None and (diverted := self._diverted(drop)) is not None:
             return next(iter(self._read(diverted)), None)
         end = len(self.run.plan.phases) if drop is None else self._phase(drop).index
         for phase in reversed(self.run.plan.phases[:end]):
@@ -206,7 +207,8 @@ class _DocumentHistory:
     def _phase(self, row: dict[str, Any]) -> Phase:
         return next(phase for phase in self.run.plan.phases if phase.name == row["phase"])
 
-    def _aside(self, drop: dict[str, Any]) -> Part | None:
+    def _diverted(self, drop: dict[str, Any]) -> Part | None:
+        """Return the part of held-out documents that has this one; None if it was dropped."""
         step = next((s for s in self.run.plan.file.steps if s.label == drop["stage"]), None)
         folder = step.stage.diverts if step and isinstance(step.stage, StreamingStage) else ""
         if not folder:
@@ -216,7 +218,7 @@ class _DocumentHistory:
     def _now(self, drop: dict[str, Any] | None) -> dict[str, Any] | None:
         """Return part and row of the document where it is now; None if it is nowhere."""
         if drop is not None:
-            part = self._aside(drop)
+            part = self._diverted(drop)
             row = None if part is None or self.last is None else self.last[ROW]
             return None if part is None else {"part": part.path, ROW: row}
         for phase in reversed(self.run.plan.phases):
@@ -568,15 +570,12 @@ def _number(value: float) -> Any:
 
 def excerpts(text: str, spans: Sequence[tuple[int, int]]) -> list[dict[str, str]]:
     """Return the first spans of a text, with the text around them."""
-    data, found_spans = text.encode(), []
-    for start, end in spans[:MAX_EXCERPTS]:
-        span = data[start:end]
+    rows = []
+    for before, span, after in around(text, spans[:MAX_EXCERPTS], MARGIN):
         if len(span) > MAX_SPAN:
-            span = span[: MAX_SPAN // 2] + b" ... " + span[-MAX_SPAN // 2 :]
-        pieces = (data[max(start - MARGIN, 0) : start], span, data[end : end + MARGIN])
-        before, span_text, after = (piece.decode(errors="ignore") for piece in pieces)
-        found_spans.append({"before": before, "span": span_text, "after": after})
-    return found_spans
+            span = f"{span[: MAX_SPAN // 2]} ... {span[-MAX_SPAN // 2 :]}"
+        rows.append({"before": before, "span": span, "after": after})
+    return rows
 
 
 # ---------------------------------------------------------------- duplicates

@@ -54,8 +54,8 @@ def finished_documents(run_dir: str) -> tuple[RunDirectory, CardFacts, list[Part
         )
     if facts.taken_down:
         raise UsageError(
-            f"{run_dir}: {facts.taken_down:,} documents were taken down, but {FOLDER}/ still holds "
-            "their texts. Drop them in the pipeline, and run it again."
+            f"{run_dir}: {FOLDER}/ still holds the texts of documents that were taken down "
+            f"({facts.taken_down:,}). Drop them in the pipeline, and run it again."
         )
     seals = [seal for phase, seal in sealed(run) if phase.is_stream and phase.folder == FOLDER]
     if not seals:

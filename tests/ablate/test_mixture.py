@@ -201,7 +201,7 @@ def test_a_source_that_is_added_keeps_what_was_trained(searched, tmp_path: Path)
         (("--min-share", "prose=.95", "--cap", "prose=1"), "no mixture keeps to the bounds"),
         (("--target-tokens", "2B"), "Raise --max-epochs"),
         (("--tokens", "1"), "take between a step, 256"),
-        (("--tokens", "many"), "is no number of tokens"),
+        (("--tokens", "many"), "is not a number of tokens"),
         (("--supply", "web=1M"), "no such source"),
         (("--documents", "0"), "there is nothing to judge by"),
         (("--cap", "prose"), "must look like"),

@@ -51,6 +51,14 @@ def test_values_vary_one_at_a_time_or_as_a_grid(base):
     assert "gopher_quality.min_words=20 language.keep=[de]" in names(grid)
 
 
+def test_the_baseline_may_have_a_value_that_is_varied(base):
+    changes = VariantChanges(vary=["gopher_quality.min_words=20"])
+    overrides = ["gopher_quality.min_words=30", "gopher_quality.max_words=999"]
+    variants = read_variants([base], changes, overrides)
+    stages = [variant.file.steps[2].stage for variant in variants]
+    assert [(stage.min_words, stage.max_words) for stage in stages] == [(30, 999), (20, 999)]
+
+
 def test_as_many_variants_as_are_allowed_are_made(base):
     values = ",".join(map(str, range(70)))
     changes = VariantChanges(vary=[f"gopher_quality.min_words={values}"], most=70)

@@ -221,8 +221,8 @@ def test_a_stage_that_cannot_be_made_says_what_it_needs(load):
     ("arguments", "message"),
     [
         (["--check"], "error: --check: which stage? Name it: `corpuskit stages NAME --check`."),
-        (["threshold", "--check", "--params", "[1"], "error: --params: no JSON object: '[1'"),
-        (["threshold", "--check", "--params", "[1]"], "error: --params: no JSON object: '[1]'"),
+        (["threshold", "--check", "--params", "[1"], "error: --params: not a JSON object: '[1'"),
+        (["threshold", "--check", "--params", "[1]"], "error: --params: not a JSON object: '[1]'"),
         (["nothing", "--check"], "error: There is no stage 'nothing'."),
     ],
 )

@@ -120,7 +120,7 @@ def test_edits_of_the_stream_are_told(kept, tmp_path):
     kinds = [line.partition(": edits/0000")[2][2:] for line in limits]
     assert next(filter(None, kinds)).startswith("json: stages from row 1: ")
     assert "json: skip from row 2: rows 2 to 3." in kinds
-    assert "1 documents were taken down after packing" in limits[-1]
+    assert "Taken down after packing: 1 document." in limits[-1]
 
 
 def test_editing_the_card_makes_nothing_again(kept):

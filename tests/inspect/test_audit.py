@@ -18,7 +18,7 @@ from corpuskit.errors import DataError, UsageError
 from corpuskit.formats.zstd import zstd
 from corpuskit.inspect.audit import checks, holding, reading
 from corpuskit.inspect.audit.checks import Audit
-from corpuskit.inspect.audit.estimates import estimate, student, wilson
+from corpuskit.inspect.audit.estimates import estimate, student_quantile, wilson
 from corpuskit.inspect.audit.page import render_audit
 
 WORDS = """the of a committee river harvest stone bright winter carries lantern over quiet harbour
@@ -265,4 +265,5 @@ def test_rates_of_drawn_pieces_are_covered_as_often_as_they_say():
 def test_published_values_of_intervals():
     low, high = wilson(0.1, 100)
     assert (low, high) == pytest.approx((0.0552, 0.1744), abs=1e-4)
-    assert [student(n) for n in (5, 10, 30)] == pytest.approx([2.571, 2.228, 2.042], abs=5e-3)
+    quantiles = [student_quantile(n) for n in (5, 10, 30)]
+    assert quantiles == pytest.approx([2.5706, 2.2281, 2.0423], abs=1e-4)

@@ -16,8 +16,8 @@ from corpuskit.errors import UsageError
 from corpuskit.inspect.report.page import (
     MOST_TRAININGS,
     find_trainings,
-    place_of,
     render,
+    report_path,
     to_json,
 )
 from corpuskit.inspect.training import training_section
@@ -94,15 +94,15 @@ def test_a_page_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
 
 
 def test_a_report_lies_in_the_run_or_where_it_is_asked_for(tmp_path: Path) -> None:
-    assert place_of("runs/a", None).as_posix() == "runs/a/report.html"
-    assert place_of("file:///runs/a", None).as_posix() == "/runs/a/report.html"
-    assert place_of("s3://bucket/runs/a/", None).as_posix() == "a-report.html"
-    assert place_of("runs/a", str(tmp_path)) == tmp_path / "report.html"
-    assert place_of("s3://bucket/runs/a", "x.html").as_posix() == "x.html"
+    assert report_path("runs/a", None).as_posix() == "runs/a/report.html"
+    assert report_path("file:///runs/a", None).as_posix() == "/runs/a/report.html"
+    assert report_path("s3://bucket/runs/a/", None).as_posix() == "a-report.html"
+    assert report_path("runs/a", str(tmp_path)) == tmp_path / "report.html"
+    assert report_path("s3://bucket/runs/a", "x.html").as_posix() == "x.html"
     with pytest.raises(UsageError, match=r"-o s3://bucket/x: a report is written to a local file"):
-        place_of("runs/a", "s3://bucket/x")
+        report_path("runs/a", "s3://bucket/x")
     with pytest.raises(UsageError, match=r"there is no folder .*no. Make it first"):
-        place_of("runs/a", str(tmp_path / "no" / "x.html"))
+        report_path("runs/a", str(tmp_path / "no" / "x.html"))
 
 
 def test_trainings_beside_a_run_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

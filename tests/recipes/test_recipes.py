@@ -79,6 +79,10 @@ def test_what_is_needed_switches_a_stage_on(tmp_path):
         (["quality.modell=x"], "quality has no parameter 'modell'. Did you mean 'model'?"),
         (["language.min_score=[]"], "language.min_score must be a number"),
         (["language.min_score=]"], "--set language.min_score=]:1:1: not valid YAML"),
+        (
+            ["language.min_score=.5", "language.min_score=.6"],
+            "--set language.min_score=.6: another --set makes it 0.5. Leave one out.",
+        ),
         (["quality.label=x"], "quality.model is missing"),
     ],
 )

@@ -113,12 +113,12 @@ _SUSPECT = f"[\xc2-\xdf]{_SECOND}|[\xe0-\xef]{_SECOND}{_SECOND}|\xc3 "
 spared ftfy, which takes 13 to 70 CPU ms a megabyte."""
 
 
-_PLACES = {
+_PATTERNS = {
     "mojibake": re.compile(_SUSPECT),
     "replacement_characters": re.compile(_LOST),
     "control_characters": re.compile("[\x00-\x08\x0b\x0e-\x1f\x7f]"),
 }
-"""Check -> what an excerpt is about."""
+"""Check -> what an excerpt of an example is centred on."""
 
 
 @dataclasses.dataclass
@@ -128,7 +128,7 @@ class Check:
     Attributes:
         rate: None if the check was not done; `note` says why then.
         details: what was found, and how often: by kind, by language, by group.
-        examples: (place, excerpt, with personal data masked).
+        examples: (location, excerpt with personal data masked).
     """
 
     name: str
@@ -218,12 +218,12 @@ class Audit:
             why = _why(reject)
             self._details["unreadable_rows"][why] += 1
             if len(self._examples["unreadable_rows"]) < 20:
-                place = self._place(piece, reject.position)
+                location = self._locate(piece, reject.position)
                 excerpt = _excerpt(reject.text or "")
-                self._examples["unreadable_rows"].append((0, f"{place}: {why}", excerpt))
+                self._examples["unreadable_rows"].append((0, f"{location}: {why}", excerpt))
 
-    def _place(self, piece: int, key: int) -> str:
-        return self.selection.place(piece, key & MAX_POSITION)
+    def _locate(self, piece: int, key: int) -> str:
+        return self.selection.locate(piece, key & MAX_POSITION)
 
     def _add(self, piece: int, batch: SourceBatch) -> None:
         columns = {"key": pa.array(batch.positions), "text": batch.texts}
@@ -232,15 +232,15 @@ class Audit:
         signatures = schemes.sign(view, self._minhash, values=True)
         self._read[piece] += view.num_docs
         self._read_bytes += int(view.text.sizes().sum())
-        places = {
+        identity = {
             "key": columns["key"],
             "piece": pa.repeat(pa.scalar(piece, pa.int32()), len(hashes)),
         }
-        self._exact.add(pa.record_batch({"mark": pa.array(hashes), **places}))
+        self._exact.add(pa.record_batch({"mark": pa.array(hashes), **identity}))
         new = self._first.new_rows(hashes)
         fresh = view if len(new) == view.num_docs else view.select(new)
         self._lines.add(_lines(fresh))
-        self._hold(view, hashes, signatures, pa.record_batch(places), new)
+        self._hold(view, hashes, signatures, pa.record_batch(identity), new)
         share = self.selection.kept_share
         rows = np.flatnonzero(marks_of(view.keys, self._seed + 3) < share * 2.0**64)
         if len(rows):
@@ -249,14 +249,14 @@ class Audit:
 
     def _hold(
         self, view: View, hashes: NDArray[np.uint64], signatures: schemes.Signatures,
-        places: pa.RecordBatch, new: NDArray[np.int64],
+        identity: pa.RecordBatch, new: NDArray[np.int64],
     ) -> None:  # fmt: skip
         """Hold signatures, and texts that were not met before."""
         assert signatures.values is not None, "values=True"
         marks = marks_of(view.keys, self._seed + 2)
 
         def ids(rows: NDArray[np.int64]) -> dict[str, pa.Array]:
-            rows_taken = places.take(pa.array(rows))
+            rows_taken = identity.take(pa.array(rows))
             return {name: rows_taken.column(name) for name in ("key", "piece")}
 
         rows = np.flatnonzero(signatures.signed)
@@ -336,13 +336,13 @@ class Audit:
         examples = self._examples[name]
         for i in np.argsort(marks)[:EXAMPLES].tolist():
             if len(examples) < EXAMPLES or marks[i] < examples[-1][0]:
-                place = self._place(piece, int(view.keys[rows[i]]))
+                location = self._locate(piece, int(view.keys[rows[i]]))
                 content = view.text.row(int(rows[i]))
-                match = _PLACES[name].search(content.decode()) if name in _PLACES else None
+                match = _PATTERNS[name].search(content.decode()) if name in _PATTERNS else None
                 at_char = match.start() if match else 0
                 if starts is not None:
                     at_char = len(content[: starts[rows[i]]].decode())
-                examples.append((int(marks[i]), place, _excerpt(content.decode(), at_char)))
+                examples.append((int(marks[i]), location, _excerpt(content.decode(), at_char)))
                 examples.sort()
                 del examples[EXAMPLES:]
 
@@ -372,7 +372,7 @@ class Audit:
         )
         for check in checks.values():
             examples = self._examples[check.name]
-            check.examples = check.examples or [(place, text) for _, place, text in examples]
+            check.examples = check.examples or [(location, text) for _, location, text in examples]
         facts = {
             "files": selection.num_files, "files_found": selection.found_files,
             "file_bytes": selection.file_bytes, "columns": sorted(selection.columns),
@@ -390,7 +390,7 @@ class Audit:
     def _rate_of(
         self, pieces: NDArray[np.int32], rows: NDArray[Any], share: float, deff: float = 1.0
     ) -> Rate:
-        """Return the rate of some rows among those that a share of all read was held as."""
+        """Return the rate of some rows; `share` of all documents read are in `pieces`."""
         hits, sizes = (
             np.bincount(rows, minlength=len(self._read)).astype(np.float64)
             for rows in (pieces[rows], pieces)
@@ -408,7 +408,7 @@ class Audit:
             is_exact = name == "exact_duplicates"
             least = self._minhash.verify or 0.0
             copies = exact_copies(marks, keys) if is_exact else near_copies(table, least)
-            deff = _effect(copies.rows, marks) if pool.share < 1 else 1.0
+            deff = _design_effect(copies.rows, marks) if pool.share < 1 else 1.0
             rate = self._rate_of(pieces, copies.rows, pool.share, deff)
             notes = []
             if pool.share < 1:
@@ -420,7 +420,7 @@ class Audit:
                 notes.append("copies outside of what was read are not met")
             check.rate = rate
             for num, first, second in copies.groups(EXAMPLES):
-                a, b = (self._place(int(pieces[row]), int(keys[row])) for row in (first, second))
+                a, b = (self._locate(int(pieces[row]), int(keys[row])) for row in (first, second))
                 check.details.append((f"{a}; {b}" + ", ..." * (num > 2), f"{num:,} alike"))
             notes += [f"largest group: {check.details[0][1]}"] if check.details else []
             check.note = "; ".join(notes)
@@ -477,11 +477,11 @@ class Audit:
             rows = templates.rows[inverse == group]
             readable = rows[np.isin(keys[rows], with_text)]
             row = int((readable if len(readable) else rows)[0])
-            place = self._place(int(pieces[row]), int(keys[row]))
-            check.details.append((place, f"{nums[group]:,} texts"))
+            location = self._locate(int(pieces[row]), int(keys[row]))
+            check.details.append((location, f"{nums[group]:,} texts"))
             check.note = check.note or f"largest group: {check.details[0][1]}"
             for i in np.flatnonzero(with_text == keys[row]).tolist():
-                check.examples.append((place, _excerpt(texts.column("text")[i].as_py())))
+                check.examples.append((location, _excerpt(texts.column("text")[i].as_py())))
 
     def _languages(self, check: Check) -> list[tuple[str, Rate]]:
         totals = {label: num.sum() for label, num in self._labels.items()}
@@ -522,8 +522,8 @@ def _lines(view: View) -> TextSegments:
     return find_segments(view, "line", "none", np.zeros(view.num_docs, np.uint64))
 
 
-def _effect(rows: NDArray[np.int64], marks: NDArray[np.uint64]) -> float:
-    """Return how many times the variance is that of independent documents, if groups are drawn."""
+def _design_effect(rows: NDArray[np.int64], marks: NDArray[np.uint64]) -> float:
+    """Return the design effect of drawing groups: their variance over that of single documents."""
     _, groups, sizes = np.unique(marks, return_inverse=True, return_counts=True)
     hits = np.bincount(groups[rows], minlength=len(sizes))
     rate = len(rows) / len(marks)
@@ -542,9 +542,9 @@ def _why(reject: Reject) -> str:
     return words.get(reject.rule, reject.rule)
 
 
-def _excerpt(text: str, place: int = 0) -> str:
-    """Return the part of a text around a place, with personal data masked."""
-    begin = max(place - EXCERPT_CHARS // 2, 0)
+def _excerpt(text: str, position: int = 0) -> str:
+    """Return the part of a text around a character, with personal data masked."""
+    begin = max(position - EXCERPT_CHARS // 2, 0)
     low, high = max(begin - EXCERPT_CHARS, 0), begin + 2 * EXCERPT_CHARS
     [excerpt] = mask_texts(pa.array([text[low:high]])).to_pylist()
     excerpt = excerpt[begin - low : begin - low + EXCERPT_CHARS]

@@ -20,12 +20,12 @@ _SEEN_BITS = 27
 
 
 class HashSample:
-    """Rows chosen by 64 bits of each: those with the smallest, as many as fit.
+    """A sample of rows: those with the smallest marks of 64 bits, as many as fit.
 
     Rows of equal marks are all in it or none; so of the texts that it holds it has every copy.
 
     Args:
-        most_bytes: that rows may take.
+        most_bytes: memory that the rows may take.
 
     Attributes:
         share: of all rows, that are chosen.
@@ -72,10 +72,10 @@ class FirstSeen:
     def new_rows(self, hashes: Hashes) -> NDArray[np.int64]:
         """Return the rows of hashes that were not in an earlier batch, ascending."""
         _, rows = np.unique(hashes, return_index=True)
-        places = (hashes[rows] >> np.uint64(64 - _SEEN_BITS)).astype(np.int64)
-        bits = np.left_shift(1, places & 7).astype(np.uint8)
-        is_new = self._bits[places >> 3] & bits == 0
-        np.bitwise_or.at(self._bits, places >> 3, bits)
+        indices = (hashes[rows] >> np.uint64(64 - _SEEN_BITS)).astype(np.int64)
+        bits = np.left_shift(1, indices & 7).astype(np.uint8)
+        is_new = self._bits[indices >> 3] & bits == 0
+        np.bitwise_or.at(self._bits, indices >> 3, bits)
         return np.sort(rows[is_new])
 
 
@@ -144,7 +144,7 @@ class Templates(NamedTuple):
 
     Attributes:
         rows: of them, in the table.
-        groups: (rows,) a number for each: what most others have of it.
+        groups: (rows,) number of the value of each text that most others share.
     """
 
     rows: NDArray[np.int64]
@@ -154,9 +154,9 @@ class Templates(NamedTuple):
 def find_templates(table: pa.Table, least: float, count: int) -> Templates:
     """Return the texts that share at least `least` of their shingles with `count` texts or more.
 
-    The value of a signature at a place is one of the text's shingles, drawn at random; of texts
-    with a common skeleton it is the same one wherever it is drawn from that. So the share of values
-    that others have estimates the share of shingles that they have, within 0.06.
+    Each value of a signature is one of the text's shingles, drawn at random. Texts with a common
+    skeleton draw the same one whenever it is in the skeleton. So the share of values that others
+    have estimates the share of shingles that they have, within 0.06.
 
     Args:
         table: column `values`, 32 bits of each value of the signature.
@@ -166,14 +166,14 @@ def find_templates(table: pa.Table, least: float, count: int) -> Templates:
     values = _matrix(table.column("values"))
     shared = np.zeros(len(values))
     best, groups = np.zeros(len(values), np.int64), np.zeros(len(values), np.int64)
-    for place in range(values.shape[1]):
+    for column in range(values.shape[1]):
         _, firsts, ranks, times = np.unique(
-            values[:, place], return_index=True, return_inverse=True, return_counts=True
+            values[:, column], return_index=True, return_inverse=True, return_counts=True
         )
         shared += times[ranks] >= count
         better = times[ranks] > best
         best[better] = times[ranks[better]]
-        groups[better] = firsts[ranks[better]] * values.shape[1] + place
+        groups[better] = firsts[ranks[better]] * values.shape[1] + column
     rows = np.flatnonzero(shared >= least * values.shape[1])
     return Templates(rows, groups[rows])
 

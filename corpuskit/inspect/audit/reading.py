@@ -34,9 +34,10 @@ SAMPLE_BYTES, DOCUMENT_BYTES = 1_000_000_000, 500
 500 bytes."""
 
 READ_FACTOR = 2
-"""So many times as much is read, so that copies of a document are met: 9 CPU s a gigabyte."""
+"""Text that is read, as a multiple of what is analysed: more text has more copies of a document.
+9 CPU s a gigabyte."""
 
-SPARE = 1.2  # of data that is so little more than the sample, all is analysed
+SPARE = 1.2  # if all data is less than this multiple of the sample, all is analysed
 
 PIECE_BYTES = 4 << 20
 """Text of a piece, that is chosen or not; of Parquet whole row groups, of .gz and .zst files."""
@@ -126,7 +127,7 @@ class Selection:
                     reason = _reason(error, piece.file.path)
                     self.unreadable.append(Unreadable(piece.file.path, reason))
 
-    def place(self, piece: int, position: int) -> str:
+    def locate(self, piece: int, position: int) -> str:
         """Return file and row, or byte, of a document, for people."""
         piece_read = self.pieces[piece]
         unit = "row" if isinstance(piece_read.source, Parquet) else "byte"
@@ -154,7 +155,7 @@ def select(
     _sample_bytes(sample, 0)
     matched, num_found = _find(paths, seed, None if sample == ALL else HUB_FILES)
     if len(matched) > MOST_FILES and sample != ALL:
-        matched = [matched[place] for place in _shuffled(len(matched), seed)[:MOST_FILES]]
+        matched = [matched[index] for index in _shuffled(len(matched), seed)[:MOST_FILES]]
     files = sorted((file for file in matched if file.size_bytes), key=lambda file: file.address)
     if not files:
         raise UsageError(f"{paths[0]}: the files are empty. Check the path.")
@@ -169,11 +170,11 @@ def select(
         size = _mean_bytes(pieces[order[0]])
         limit = min(limit, int(SAMPLE_BYTES * size / (size + DOCUMENT_BYTES)))
     limit = total if total < SPARE * limit else limit
-    sizes = np.cumsum([pieces[place].text_bytes for place in order])
+    sizes = np.cumsum([pieces[index].text_bytes for index in order])
     num = int(np.searchsorted(sizes, READ_FACTOR * limit)) + 1 if limit < total else len(order)
     read_bytes = int(sizes[:num][-1])
     return Selection(
-        [pieces[place] for place in sorted(order[:num])],
+        [pieces[index] for index in sorted(order[:num])],
         min(num / len(order), 1.0) * len(files) / num_found,
         min(limit / max(read_bytes, 1), 1.0), total, read_bytes, len(files), num_found,
         sum(file.size_bytes for file in files),
@@ -252,12 +253,12 @@ def _find_in_folder(folder: str) -> list[FoundFile]:
 
 
 def _find_on_hub(address: str, seed: int, limit: int | None) -> tuple[list[FoundFile], int]:
-    place = hub.split(address)
+    location = hub.split(address)
     num = 0
 
     def choose(names: list[str], _: Any) -> list[str]:
         nonlocal num
-        path = place.path.rstrip("/")
+        path = location.path.rstrip("/")
         names = sorted(
             name for name in names
             if format_of(name) in KINDS
@@ -266,7 +267,7 @@ def _find_on_hub(address: str, seed: int, limit: int | None) -> tuple[list[Found
         num = len(names)
         return names if limit is None else [names[i] for i in _shuffled(num, seed)[:limit]]
 
-    return [file for file, _ in hub.fetch(place.dataset, place.revision, choose)], num
+    return [file for file, _ in hub.fetch(location.dataset, location.revision, choose)], num
 
 
 def _sources(

@@ -13,7 +13,7 @@ import pyarrow as pa
 from corpuskit.errors import DataError
 from corpuskit.formats.batch import numbers, split_key
 from corpuskit.formats.shuffle_files import read_shuffle
-from corpuskit.inspect.archive import column_of
+from corpuskit.inspect.archive import CLUSTERS, column_of, with_prefix
 from corpuskit.inspect.counts import Sampled
 from corpuskit.inspect.report.excerpts import Excerpt, masked, segments, shortened
 from corpuskit.stages.dedup._cluster_stage import ClusterStage
@@ -36,19 +36,17 @@ NUM_LARGEST = 5
 NUM_MEMBERS = 8
 TEXT_BYTES = 4000
 
-RUN = "run:clusters"  # role of the runs that name every clustered document
-
 
 @dataclasses.dataclass(frozen=True)
 class Duplicates:
-    """What a stage that clusters documents found.
+    """The clusters of one stage.
 
     Attributes:
         clusters, documents: of the whole run, older documents included.
         dropped: documents, by the ledger.
         sizes: clusters and documents by size, each with its bounds `low` and `high`, included.
         largest: clusters with their first members, and the text of the first that has one.
-        survivors: of the keys that were asked for: key -> key of the document kept instead.
+        survivors: key -> key of the document kept instead, for the keys looked for.
         sampled: None = all clusters were read; none where `work/` was deleted.
     """
 
@@ -80,13 +78,13 @@ class _ClusterTally:
 def find_duplicates(
     run: RunDirectory, finished: Sealed, keys: dict[str, set[int]]
 ) -> list[Duplicates]:
-    """Return what each finished stage found that clusters documents.
+    """Return the clusters of each finished stage that clusters documents.
 
     Args:
         keys: stage -> keys whose survivors are looked for.
 
     Raises:
-        DataError: a run of clusters cannot be read.
+        DataError: a shuffle file of clusters cannot be read.
     """
     seals = {phase.index: (phase, seal) for phase, seal in finished}
     duplicates = []
@@ -110,7 +108,7 @@ def _of_stage(
 ) -> Duplicates:  # fmt: skip
     label = phase.labels[0]
     stage = run.plan.step(label).stage
-    parts = seal.by_role(RUN)
+    parts = seal.by_role(CLUSTERS)
     is_there = all(run.store.exists(part.path) for part in parts)
     step = max(-(-sum(part.rows for part in parts) // MAX_ROWS), 1) if is_there else 0
     sampled = parts[::step] if is_there else parts[:0]
@@ -118,7 +116,7 @@ def _of_stage(
     stage_keys = np.array(sorted(keys.get(label, ())), np.int64)
     for number, part in enumerate(sampled):
         _count(run, part.path, number * step, stage_keys, tally)
-    dropped = sum(v for k, v in last[1].counters.items() if k.startswith(f"dropped/{label}/"))
+    dropped = sum(with_prefix(last[1].counters, f"dropped/{label}/").values())
     bound = stage.threshold(stage.rules[0])
     sizes = [
         {
@@ -144,7 +142,7 @@ def _of_stage(
 def _count(
     run: RunDirectory, path: str, number: int, stage_keys: NDArray[np.int64], tally: _ClusterTally
 ) -> None:
-    """Add one run of clusters; rows of a cluster follow each other."""
+    """Add one shuffle file of clusters; rows of a cluster follow each other."""
     before: int | None = None
     for batch in _batches(run, path):
         clusters, sizes = numbers(batch.column("cluster")), numbers(batch.column("size"))
@@ -157,14 +155,14 @@ def _count(
         is_first[0] = before is None or before != int(clusters[0])
         before = int(clusters[-1])
         first = np.flatnonzero(is_first)
-        some = sizes[first].astype(np.int64)
-        powers = np.log2(np.maximum(some, 1)).astype(np.int64)
+        cluster_sizes = sizes[first].astype(np.int64)
+        powers = np.log2(np.maximum(cluster_sizes, 1)).astype(np.int64)
         counts = np.bincount(powers)
-        weights = np.bincount(powers, weights=some)
+        weights = np.bincount(powers, weights=cluster_sizes)
         for power in np.flatnonzero(counts).tolist():
             tally.by_power[power] += int(counts[power])
             tally.documents[power] += int(weights[power])
-        top = first[np.argsort(-some, kind="stable")[:NUM_LARGEST]]
+        top = first[np.argsort(-cluster_sizes, kind="stable")[:NUM_LARGEST]]
         survivors = numbers(batch.column("survivor"))
         tally.largest = heapq.nlargest(
             NUM_LARGEST,
@@ -179,16 +177,16 @@ def _count(
 
 
 def _batches(run: RunDirectory, path: str) -> Iterator[pa.RecordBatch]:
-    place = run.store.at(path)
+    location = run.store.at(path)
     try:
-        with open_ranged(place) as source:
+        with open_ranged(location) as source:
             reader = pa.ipc.open_file(source)
             for number in range(reader.num_record_batches):
                 batch = reader.get_batch(number)
                 if len(batch):
                     yield batch
     except (pa.ArrowException, OSError) as error:
-        raise DataError(f"{place}: cannot be read: {error}. Run again.") from None
+        raise DataError(f"{location}: cannot be read: {error}. Run again.") from None
 
 
 def _largest(

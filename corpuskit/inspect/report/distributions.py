@@ -291,15 +291,15 @@ def values(run: RunDirectory, counts: ProfileTotals) -> dict[str, Any]:
 def _by_name(
     rows: Mapping[str, Iterable[dict[str, Any]]], names: Sequence[str]
 ) -> list[dict[str, Any]]:
-    """Return documents and bytes of each name, source and place; what has no name comes last."""
+    """Return documents and bytes of each name, by source and stage; what has no name comes last."""
     kept_names = set(names)
     sums: defaultdict[str | None, dict[str, dict[str, Pair]]] = defaultdict(dict)
     for stage, stage_rows in rows.items():
         for row in stage_rows:
             name = row["name"] if row["name"] in kept_names else None
-            by_place = sums[name].setdefault(row["source"], {})
-            pair = by_place.get(stage, Pair())
-            by_place[stage] = Pair(
+            by_stage = sums[name].setdefault(row["source"], {})
+            pair = by_stage.get(stage, Pair())
+            by_stage[stage] = Pair(
                 pair.documents + row["documents"], pair.text_bytes + row["text_bytes"]
             )
     listed = [*names, *([None] if None in sums else [])]

@@ -45,14 +45,14 @@ def segments(text: str, spans: Sequence[tuple[int, int]], kind: Kind) -> Segment
     """
     content = text.encode()
     pieces: Segments = []
-    place = 0
+    offset = 0
     for start, end in _united(content, spans):
-        if start > place:
-            pieces.append(("", content[place:start].decode()))
+        if start > offset:
+            pieces.append(("", content[offset:start].decode()))
         pieces.append((kind, content[start:end].decode()))
-        place = end
-    if place < len(content):
-        pieces.append(("", content[place:].decode()))
+        offset = end
+    if offset < len(content):
+        pieces.append(("", content[offset:].decode()))
     return pieces
 
 
@@ -87,18 +87,18 @@ def _around(parts: Segments, max_bytes: int) -> tuple[tuple[Kind, str | int], ..
     margin = min(MARGIN_BYTES, max_bytes // 6)
     included: set[int] = set()
     bytes_left = max_bytes
-    for place, (kind, text) in enumerate(parts):
+    for index, (kind, text) in enumerate(parts):
         if kind:
             bytes_left -= min(len(text.encode()), max_span) + 2 * margin
             if bytes_left < 0 and included:
                 break
-            included.add(place)
+            included.add(index)
     pieces: list[tuple[Kind, str | int]] = []
-    for place, (kind, text) in enumerate(parts):
+    for index, (kind, text) in enumerate(parts):
         if not kind:
-            head, tail = (margin if i in included else 0 for i in (place - 1, place + 1))
+            head, tail = (margin if i in included else 0 for i in (index - 1, index + 1))
             _take(pieces, kind, text, head, tail)
-        elif place in included:
+        elif index in included:
             _take(pieces, kind, text, max_span - max_span // 3, max_span // 3)
         else:
             _skip(pieces, len(text.encode()))

@@ -33,6 +33,7 @@ from corpuskit.engine.status import (
 from corpuskit.engine.status import funnel as stage_rows
 from corpuskit.errors import DataError, UsageError
 from corpuskit.formats.manifest import Seal
+from corpuskit.inspect.archive import with_prefix
 from corpuskit.inspect.counts import read_counts
 from corpuskit.inspect.report import distributions, funnel
 from corpuskit.inspect.report.clusters import find_duplicates
@@ -109,21 +110,21 @@ def gather(
         "duplicates": clusters,
         "samples": shown_samples(run, readable, scan, clusters, samples, seed, budget_bytes),
         "mixture": None if mix is None else mix.facts(),
-        "packing": [_with(row, "fill_ratio", "cut_ratio") for row in packed],
+        "packing": [_with_properties(row, "fill_ratio", "cut_ratio") for row in packed],
         "resources": costs,
         "provenance": provenance(run, finished, state),
         "plan": plan_facts(run),
         "training": training,
     }  # fmt: skip
-    return {**_json_value(facts), "made": _provenance(time.process_time() - began)}
+    return {**_json_value(facts), "made": _made(time.process_time() - began)}
 
 
-def _with(row: Any, *properties: str) -> dict[str, Any]:
+def _with_properties(row: Any, *properties: str) -> dict[str, Any]:
     """Return the fields of a row, and some of its properties."""
     return {**vars(row), **{name: getattr(row, name) for name in properties}}
 
 
-def _provenance(cpu_seconds: float) -> dict[str, Any]:
+def _made(cpu_seconds: float) -> dict[str, Any]:
     now = dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     return {"at": now, "corpuskit": corpuskit.__version__, "cpu_seconds": round(cpu_seconds, 3)}
 
@@ -166,7 +167,7 @@ def _totals(
         # How often a stage cut, replaced or rewrote something in a document.
         "changed": funnel.changed_documents(stream, counts),
         "tokens": _tokens(run, packed, mix),
-        "accounts": [_with(row, "num_missing") for row in accounts(run, readable)],
+        "accounts": [_with_properties(row, "num_missing") for row in accounts(run, readable)],
         "cpu_seconds": costs["cpu_seconds"]["total"],
         "peak_rss_bytes": costs["peak_rss_bytes"],
         "notes": [*notes, *stream.notes],
@@ -377,7 +378,7 @@ def resources(run: RunDirectory, finished: Sealed, state: RunStatus) -> dict[str
         "phases": [
             _sealed_facts(run, phase, seals[phase.index])
             if phase.index in seals
-            else _open(phase, state)
+            else _unsealed_facts(phase, state)
             for phase in run.plan.phases
         ],
         "stages": [
@@ -396,8 +397,8 @@ def resources(run: RunDirectory, finished: Sealed, state: RunStatus) -> dict[str
 
 def _sealed_facts(run: RunDirectory, phase: Phase, seal: Seal) -> dict[str, Any]:
     names = run.manifest_names(phase, seal.fingerprint)
-    read = [v for k, v in seal.counters.items() if k.startswith("read_bytes/")]
-    size = sum(read) if phase.is_stream else round(seal.timing.get("text_bytes", 0.0))
+    read = with_prefix(seal.counters, "read_bytes/")
+    size = sum(read.values()) if phase.is_stream else round(seal.timing.get("text_bytes", 0.0))
     cpu = seal.timing.get("cpu_seconds", 0.0)
     return {
         **_empty_facts(phase, "done"),
@@ -414,7 +415,7 @@ def _sealed_facts(run: RunDirectory, phase: Phase, seal: Seal) -> dict[str, Any]
     }
 
 
-def _open(phase: Phase, state: RunStatus) -> dict[str, Any]:
+def _unsealed_facts(phase: Phase, state: RunStatus) -> dict[str, Any]:
     is_running = state.state == "running" and state.phase == phase.name
     facts: dict[str, Any] = {**_empty_facts(phase, "running" if is_running else "waiting")}
     for status in state.phase_statuses:

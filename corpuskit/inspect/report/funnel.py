@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from corpuskit.engine import registry
 from corpuskit.engine.mixture import PACK
 from corpuskit.engine.status import funnel, stage_states
+from corpuskit.inspect.archive import with_prefix
 from corpuskit.inspect.counts import ledger_counts
 from corpuskit.inspect.report.ledger import Group, SpanTally
 from corpuskit.stage import CellStage, GlobalStage, Source
@@ -78,14 +79,10 @@ class Flow:
     ledger: Counted
     notes: tuple[str, ...]
 
-    def before(self, label: str) -> Mapping[str, TextVolume]:
-        """Return what came to a stage, by source."""
-        return self.volumes[label]
-
     def after(self, label: str) -> Mapping[str, TextVolume]:
         """Return what a stage left, by source."""
-        place = self.labels.index(label) + 1
-        return self.volumes[self.labels[place] if place < len(self.labels) else ""]
+        position = self.labels.index(label) + 1
+        return self.volumes[self.labels[position] if position < len(self.labels) else ""]
 
 
 def flow(run: RunDirectory, finished: Sealed, counts: ProfileTotals) -> Flow:
@@ -97,8 +94,8 @@ def flow(run: RunDirectory, finished: Sealed, counts: ProfileTotals) -> Flow:
     dropped: Counter[tuple[str, str]] = Counter()
     for (kind, label, _, source), num in counter.items():
         dropped[label, source] += num if kind == "drop" else 0
-    places = {label: place for place, label in enumerate(labels)}
-    observed = _observed(run, finished, counts, places)
+    positions = {label: position for position, label in enumerate(labels)}
+    observed = _observed(run, finished, counts, positions)
     tokens = _Tokens(run, finished)
     sealed_indices = {phase.index for phase, _ in finished}
     reached = _reached(run, sealed_indices, labels, len(formats))
@@ -108,13 +105,13 @@ def flow(run: RunDirectory, finished: Sealed, counts: ProfileTotals) -> Flow:
         size: int | None = None
         how: How = "exact"
         mean = 0.0
-        for place, label in enumerate((*labels, "")):
-            if place > reached:
+        for position, label in enumerate((*labels, "")):
+            if position > reached:
                 volumes[label][source] = TextVolume()
                 continue
-            size, how = _size(observed, place, source, documents, size, how, mean)
+            size, how = _size(observed, position, source, documents, size, how, mean)
             mean = size / documents if size is not None and documents else mean
-            is_packed = place > places.get("tokenize", len(labels))
+            is_packed = position > positions.get("tokenize", len(labels))
             volume = TextVolume(documents, size, how)
             volumes[label][source] = tokens.added(volume, source, is_packed=is_packed)
             documents -= dropped[label, source]
@@ -124,14 +121,14 @@ def flow(run: RunDirectory, finished: Sealed, counts: ProfileTotals) -> Flow:
 
 
 def _size(
-    observed: Mapping[tuple[int, str], int], place: int, source: str, documents: int,
+    observed: Mapping[tuple[int, str], int], position: int, source: str, documents: int,
     size: int | None, how: How, mean: float,
 ) -> tuple[int | None, How]:  # fmt: skip
     """Return bytes before a stage: as observed, as before, or from the mean size."""
     if documents == 0:
         return 0, "exact"
-    if (place, source) in observed:
-        return observed[place, source], "exact"
+    if (position, source) in observed:
+        return observed[position, source], "exact"
     if size is None:
         return None, "unknown"
     return (size, how) if how == "exact" else (round(documents * mean), "estimated")
@@ -146,27 +143,27 @@ def _ledger_totals(finished: Sealed) -> Counted:
 
 
 def _observed(
-    run: RunDirectory, finished: Sealed, counts: ProfileTotals, places: Mapping[str, int]
+    run: RunDirectory, finished: Sealed, counts: ProfileTotals, positions: Mapping[str, int]
 ) -> dict[tuple[int, str], int]:
-    """Return (place, source) -> bytes of text, where somebody has counted all of them."""
+    """Return (position, source) -> bytes of text, where somebody has counted all of them."""
     observed: dict[tuple[int, str], int] = {}
     cursor = len({step.name for step in run.plan.file.sources})
     for phase, seal in finished:
-        stages = [places[label] for label in phase.labels if label in places]
+        stages = [positions[label] for label in phase.labels if label in positions]
         if phase.is_stream:
             stages = [] if phase.refers else stages  # what the stage drops is known passes later
             first = stages[0] if stages else cursor
             begin = 0 if phase.base is None else first  # what a source rejects has no bytes
-            for place in range(begin, first + 1):
-                _note(observed, place, _by_source(seal.counters, "read_bytes/"))
+            for position in range(begin, first + 1):
+                _note(observed, position, with_prefix(seal.counters, "read_bytes/"))
             cursor = stages[-1] + 1 if stages else cursor
-            _note(observed, cursor, _by_source(seal.counters, "kept_bytes/"))
+            _note(observed, cursor, with_prefix(seal.counters, "kept_bytes/"))
             if counts.is_whole:
                 _note(observed, cursor, _sizes(counts.left_of(phase.name)))
                 for label in () if phase.refers else phase.labels:
                     if run.plan.step(label).applies.where:
                         continue  # it has seen some of the documents only
-                    _note(observed, places[label], _sizes(counts.by_source(label, "seen")))
+                    _note(observed, positions[label], _sizes(counts.by_source(label, "seen")))
         # The first pass of a stage on documents reads all of them.
         elif (
             stages
@@ -175,24 +172,20 @@ def _observed(
             and not run.plan.applies(phase).where
         ):
             timing = {name: round(value) for name, value in seal.timing.items()}
-            _note(observed, stages[0], _by_source(timing, "source_bytes/"))
+            _note(observed, stages[0], with_prefix(timing, "source_bytes/"))
             cursor = max(cursor, stages[0] + 1)
         elif stages and _has_documents(run, phase):
             cursor = max(cursor, stages[0] + 1)
     return observed
 
 
-def _note(observed: dict[tuple[int, str], int], place: int, sizes: Mapping[str, int]) -> None:
+def _note(observed: dict[tuple[int, str], int], position: int, sizes: Mapping[str, int]) -> None:
     for source, size in sizes.items():
-        observed.setdefault((place, source), size)
+        observed.setdefault((position, source), size)
 
 
 def _sizes(pairs: Mapping[str, Any]) -> dict[str, int]:
     return {source: pair.text_bytes for source, pair in pairs.items()}
-
-
-def _by_source(values: Mapping[str, int], prefix: str) -> dict[str, int]:
-    return {k.removeprefix(prefix): v for k, v in values.items() if k.startswith(prefix)}
 
 
 def _has_documents(run: RunDirectory, phase: Phase) -> bool:
@@ -214,14 +207,14 @@ def _changes(step: Step | None, source: str, counter: Counted, counts: ProfileTo
 
 
 def _reached(run: RunDirectory, sealed_indices: set[int], labels: Sequence[str], num: int) -> int:
-    """Return the last place that is known: before the first stage with an open phase."""
+    """Return the last position that is known: before the first stage with an open phase."""
     if 0 not in sealed_indices:
         return -1
-    for place, label in enumerate(labels):
+    for position, label in enumerate(labels):
         phases = [phase for phase in run.plan.phases if label in phase.labels]
         is_open = any(phase.index not in sealed_indices for phase in phases)
-        if place >= num and (is_open or not phases):  # `until` leaves the last stages out
-            return place
+        if position >= num and (is_open or not phases):  # `until` leaves the last stages out
+            return position
     return len(labels)
 
 
@@ -331,7 +324,7 @@ def funnel_rows(
         state = states[row.is_source, label]
         before, after = (
             {row.stage: sides[row.stage]} if row.is_source else sides
-            for sides in (flow.before(label), flow.after(label))
+            for sides in (flow.volumes[label], flow.after(label))
         )
         sources = {
             name: {"in": volume, "out": after[name]}
@@ -366,7 +359,7 @@ def drops(flow: Flow, counts: ProfileTotals, stages: list[dict[str, Any]]) -> li
 
 
 def _in_order(rows: list[dict[str, Any]], stages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    order = {stage["label"]: place for place, stage in enumerate(stages)}
+    order = {stage["label"]: position for position, stage in enumerate(stages)}
     return sorted(rows, key=lambda r: (order[r["stage"]], -r["documents"], r["rule"], r["source"]))
 
 
@@ -383,7 +376,7 @@ def _dropped_bytes(
         return None, "unknown"  # what a source rejects was never text
     if num:  # of the parts that were read
         return round(size * documents / num), "estimated"
-    before = flow.before(group.stage)[group.source]
+    before = flow.volumes[group.stage][group.source]
     after = flow.after(group.stage)[group.source]
     same_group = [key for key in flow.ledger if (key[1], key[3]) == (group.stage, group.source)]
     is_exact = before.text_bytes_how == after.text_bytes_how == "exact"

@@ -16,6 +16,7 @@ from corpuskit.formats.batch import numbers, split_key
 from corpuskit.formats.ledger import SCHEMA, sampled
 from corpuskit.inspect.archive import open_part
 from corpuskit.inspect.counts import Sampled
+from corpuskit.inspect.samples import marks_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -82,7 +83,7 @@ class LedgerRow:
 
 @dataclasses.dataclass(frozen=True)
 class Scan:
-    """What was found in the ledger; `sampled` is None if all of it was read."""
+    """Spans and rows of the ledger; `sampled` is None if all of it was read."""
 
     tallies: dict[Group, SpanTally]
     rows: tuple[LedgerRow, ...]
@@ -120,12 +121,12 @@ def scan_ledger(
             except FileNotFoundError:  # a run that goes on has replaced it
                 continue
             num_read += 1
-            for group, tally, places in groups:
+            for group, tally, locations in groups:
                 total = tallies[group]
                 total.rows += tally.rows
                 total.spans += tally.spans
                 total.span_bytes += tally.span_bytes
-                best[group] = sorted([*best[group], *places])[:num]
+                best[group] = sorted([*best[group], *locations])[:num]
         with contextlib.suppress(FileNotFoundError):
             rows += _read_rows(run, phases[index], best)
     is_all = step == 1 and num_read == len(parts)
@@ -156,13 +157,14 @@ def _look(
             keys = numbers(table.column("doc_key"))
             groups, codes = _group_rows(table)
             counts, sizes = _spans(table.column("spans").combine_chunks())
-            marks = _marks(keys, seed)
+            marks = marks_of(keys, seed) >> np.uint64(1)
             if not settings.ledger.keep_text:
+                # The highest bit: rows whose text the ledger keeps come first.
                 marks |= np.where(sampled(keys, settings.seed), np.uint64(0), np.uint64(1 << 63))
             order = np.lexsort((marks, codes))
             starts = np.searchsorted(codes[order], np.arange(len(groups) + 1))
-            for place, group in enumerate(groups):
-                rows = order[starts[place] : starts[place + 1]]
+            for index, group in enumerate(groups):
+                rows = order[starts[index] : starts[index + 1]]
                 tally = SpanTally(len(rows), int(counts[rows].sum()), int(sizes[rows].sum()))
                 locations = [
                     RowLocation(int(marks[row]), int(keys[row]), part, number, int(row))
@@ -178,20 +180,20 @@ def _group_rows(table: pa.Table) -> tuple[list[Group], NDArray[np.int64]]:
     for name in ("stage", "rule", "action", "source"):
         column = table.column(name).combine_chunks().dictionary_encode()
         labels = [str(value) for value in column.dictionary.to_pylist()]
-        places = numbers(column.indices).astype(np.int64)
+        indices = numbers(column.indices).astype(np.int64)
         if name == "rule":
             short = [rule_of(value) for value in labels]
             labels = sorted(set(short))
-            places = np.array([labels.index(value) for value in short], np.int64)[places]
-        codes = codes * max(len(labels), 1) + places
+            indices = np.array([labels.index(value) for value in short], np.int64)[indices]
+        codes = codes * max(len(labels), 1) + indices
         values.append(labels)
     present, inverse = np.unique(codes, return_inverse=True)
     groups = []
     for code in present.tolist():
         names: list[str] = []
         for labels in reversed(values):
-            code, place = divmod(code, max(len(labels), 1))
-            names.append(labels[place])
+            code, index = divmod(code, max(len(labels), 1))
+            names.append(labels[index])
         groups.append(Group(*reversed(names)))
     return groups, inverse
 
@@ -206,24 +208,16 @@ def _spans(spans: pa.ListArray) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     return counts, np.bincount(rows, weights=sizes, minlength=num).astype(np.int64)
 
 
-def _marks(keys: NDArray[np.int64], seed: int) -> NDArray[np.uint64]:
-    with np.errstate(over="ignore"):
-        x = keys.astype(np.uint64) ^ np.uint64((seed * 0x9E3779B97F4A7C15) & (2**64 - 1))
-        for factor in (0xFF51AFD7ED558CCD, 0xC4CEB9FE1A85EC53):
-            x = (x ^ (x >> np.uint64(33))) * np.uint64(factor)
-    return (x ^ (x >> np.uint64(33))) >> np.uint64(1)
-
-
 def _read_rows(
     run: RunDirectory, phase: Phase, best: dict[Group, list[RowLocation]]
 ) -> Iterator[LedgerRow]:
     """Yield the chosen rows with all their columns; each row group is read once."""
     rows_of: defaultdict[tuple[str, int], dict[int, RowLocation]] = defaultdict(dict)
     order: dict[tuple[str, int, int], Group] = {}
-    for group, places in best.items():
-        for place in places:
-            rows_of[place.part.path, place.group][place.row] = place
-            order[place.part.path, place.group, place.row] = group
+    for group, locations in best.items():
+        for location in locations:
+            rows_of[location.part.path, location.group][location.row] = location
+            order[location.part.path, location.group, location.row] = group
     by_group: defaultdict[Group, list[tuple[int, LedgerRow]]] = defaultdict(list)
     for (path, number), rows in sorted(rows_of.items(), key=lambda ledger_row: ledger_row[0]):
         for row, values in _values(run, path, number, sorted(rows)):

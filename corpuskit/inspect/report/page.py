@@ -1,7 +1,7 @@
 """Put the report together.
 
 Nothing from documents, ids or file names is ever markup: facts are JSON in a script element that is
-no program, and what Python itself writes of them is escaped. The policy of the page allows exactly
+not executed, and Python escapes what it writes of them. The policy of the page allows exactly
 the style and the scripts that are in it, by their hashes, and no request.
 """
 
@@ -30,7 +30,7 @@ SCRIPTS = ("core.js", "draw.js", "losses.js", "corpus.js", "origin.js", "samples
 STATES = ("finished", "running", "failed", "stopped", "changed")
 MOST_FAILURES = 20
 
-_PLACE = re.compile(r"\{\{(\w+)\}\}")
+_SLOT = re.compile(r"\{\{(\w+)\}\}")
 _UNSAFE = re.compile(
     "[<>&\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]"
 )
@@ -83,7 +83,7 @@ def text(value: object) -> str:
 
 
 def to_json(value: object) -> str:
-    """Return JSON that ends no script element, and that looks in an editor like what it is.
+    """Return JSON that cannot end a script element; what editors hide or reorder is escaped.
 
     Raises:
         ValueError: a number is not finite.
@@ -98,8 +98,8 @@ def read_web(name: str) -> str:
 
 
 def filled(template: str, parts: Mapping[str, str]) -> str:
-    """Fill the places of the template in one pass: what is put in is not looked at again."""
-    return _PLACE.sub(lambda match: parts[match[1]], template)
+    """Fill the slots of a template in one pass, so that a slot in a part is not filled."""
+    return _SLOT.sub(lambda match: parts[match[1]], template)
 
 
 def policy(styles: Sequence[str], scripts: Sequence[str]) -> str:
@@ -140,16 +140,16 @@ def _group_failures(failures: Iterable[Mapping[str, Any]]) -> list[dict[str, Any
 
 
 def _failure(failure: Mapping[str, Any]) -> str:
-    place = ", ".join(
+    title = ", ".join(
         str(failure[key]) for key in ("phase", "units", "host", "at") if failure.get(key)
     )
     if failure["more"]:
-        place += f", and {failure['more']:,} more tasks with the same error"
+        title += f", and {failure['more']:,} more tasks with the same error"
     log = (
         f'<p class="note">Log: <bdi>{text(failure["log"])}</bdi></p>' if failure.get("log") else ""
     )
     lines = "\n".join(text(line) for line in str(failure["error"]).split("\n"))
-    return f'<div class="failure"><b>{text(place)}</b><pre dir="auto">{lines}</pre>{log}</div>\n'
+    return f'<div class="failure"><b>{text(title)}</b><pre dir="auto">{lines}</pre>{log}</div>\n'
 
 
 def html_table(
@@ -173,7 +173,7 @@ NAME = "report.html"
 MOST_TRAININGS = 4  # how many of the newest ones the page finds when none is named
 
 
-def place_of(directory: str, output: str | None) -> Path:
+def report_path(directory: str, output: str | None) -> Path:
     """Return where the report of a run directory goes.
 
     Raises:

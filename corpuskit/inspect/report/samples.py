@@ -37,7 +37,7 @@ LEAST_BYTES = 600  # with less it tells nothing: there are fewer samples instead
 SMALL_INPUT_BYTES = 100_000_000
 """Input files of this size are read again, if the ledger lacks a text."""
 
-EFFORT = 5
+TEXTS_PER_GROUP = 5
 """Samples of each stage, rule, action and source whose text is looked for outside of the ledger."""
 
 PARTS_PER_SOURCE = 4  # document shards that kept documents are taken from, one row group of each
@@ -55,7 +55,7 @@ class _SampleDraft:
             ledger says, where that is more than the rule; `num_spans` those of the row, some
             of them are marked in the text; `survivor` the document that was kept instead.
         text, survivor: of the document, and of the one kept instead, as far as they are to be had.
-        masks: whether personal data in the text is still to be masked.
+        masks: mask personal data in the text; that of the ledger is masked already.
     """
 
     sample: dict[str, Any]
@@ -77,22 +77,22 @@ def shown_samples(
         num: of each stage, rule, action and source, and of the kept documents of each source.
     """
     drafts = [*_ledger_drafts(run, scan, clusters), *_of_kept(run, finished, num, seed)]
-    drafts = _without_silent(drafts)
+    drafts = _prefer_with_text(drafts)
     order = _in_turns(drafts)
     has_mask = not run.plan.settings.ledger.keep_text
-    drafted = [drafts[place] for place in order]
+    drafted = [drafts[index] for index in order]
     limit, num_shown = _limit(drafted, budget_bytes)
     drafted = drafted[:num_shown]
     if has_mask:
         _mask(drafted)
     items = [_cut(draft, limit) for draft in drafted]
-    back = sorted(range(len(items)), key=lambda place: order[place])
+    by_draft = sorted(range(len(items)), key=lambda index: order[index])
     texts = [item["text"] for item in items]
     texts += [item["survivor"]["text"] for item in items if item["survivor"]]
     return {
         "budget_bytes": budget_bytes, "used_bytes": sum(text.shown_bytes for text in texts if text),
         "seed": seed, "masked": has_mask, "sampled": scan.sampled,
-        "items": [items[place] for place in back],
+        "items": [items[index] for index in by_draft],
     }  # fmt: skip
 
 
@@ -158,7 +158,7 @@ def _texts(run: RunDirectory, rows: Sequence[LedgerRow]) -> dict[tuple[int, str,
     seen_of: defaultdict[tuple[int, Group], int] = defaultdict(int)
     for row in rows:
         seen_of[row.phase.index, row.group] += 1
-        is_first = seen_of[row.phase.index, row.group] <= EFFORT
+        is_first = seen_of[row.phase.index, row.group] <= TEXTS_PER_GROUP
         if is_first and (row.text is None or row.spans):
             units_of[row.phase.index, row.group.stage][row.key] = row.unit
             phases[row.phase.index] = row.phase
@@ -183,7 +183,7 @@ def _survivor_texts(
     for row in rows:
         key = survivors.get(row.group.stage, {}).get(row.key, -1)
         num_of[row.group] += 1
-        if row.survivor_id is not None and key >= 0 and num_of[row.group] <= EFFORT:
+        if row.survivor_id is not None and key >= 0 and num_of[row.group] <= TEXTS_PER_GROUP:
             keys_of[row.group.stage].add(key)
             phases[row.group.stage] = row.phase
     return {
@@ -203,7 +203,7 @@ def _of_kept(run: RunDirectory, finished: Sealed, num: int, seed: int) -> Iterab
         yield _SampleDraft(sample, segments(row["text"], (), ""))
 
 
-def _without_silent(drafts: Sequence[_SampleDraft]) -> list[_SampleDraft]:
+def _prefer_with_text(drafts: Sequence[_SampleDraft]) -> list[_SampleDraft]:
     """Return samples with a text, and one of each group that has none with a text."""
     groups = {_group(draft) for draft in drafts if draft.text is not None}
     kept_drafts = []
@@ -219,13 +219,13 @@ def _group(draft: _SampleDraft) -> tuple[Any, ...]:
 
 
 def _in_turns(drafts: Sequence[_SampleDraft]) -> list[int]:
-    """Return places in an order that takes one of each stage, rule, action and source in turn."""
+    """Return indices in an order that takes one of each stage, rule, action and source in turn."""
     counts: defaultdict[tuple[Any, ...], int] = defaultdict(int)
     turns = []
-    for place, draft in enumerate(drafts):
-        turns.append((counts[_group(draft)], place))
+    for index, draft in enumerate(drafts):
+        turns.append((counts[_group(draft)], index))
         counts[_group(draft)] += 1
-    return [place for _, place in sorted(turns)]
+    return [index for _, index in sorted(turns)]
 
 
 def _limit(drafts: Sequence[_SampleDraft], budget: int) -> tuple[int, int]:
@@ -242,11 +242,11 @@ def _limit(drafts: Sequence[_SampleDraft], budget: int) -> tuple[int, int]:
         fits = sum(min(size, middle) for size in sizes) <= budget
         low, high = (middle, high) if fits else (low, middle - 1)
     used = 0
-    for place, draft in enumerate(drafts):
+    for index, draft in enumerate(drafts):
         for part in (draft.text, draft.survivor):
             used += min(sum(len(t.encode()) for _, t in part), low) if part is not None else 0
         if used > budget:
-            return low, place
+            return low, index
     return low, len(drafts)
 
 
