@@ -57,8 +57,8 @@ def read_parameters(run_directory: str | Path, stage: str = "minhash_dedup") -> 
     Raises:
         UsageError: the run has no such signatures; says what to do.
     """
-    place, part = _parts(run_directory, stage)[0]
-    with open_place(place) as source, open_parquet(source, place) as file:
+    content, part = _parts(run_directory, stage)[0]
+    with open_place(content) as source, open_parquet(source, content) as file:
         return _checked(read_settings(file, part.path), stage)
 
 
@@ -170,8 +170,8 @@ def _permutations(settings: SignatureSettings) -> NDArray[Any]:
 def _batches(
     run_directory: str | Path, stage: str
 ) -> Iterator[tuple[SignatureSettings, list[str], NDArray[Any]]]:
-    for place, part in _parts(run_directory, stage):
-        with open_place(place) as source, open_parquet(source, place) as file:
+    for content, part in _parts(run_directory, stage):
+        with open_place(content) as source, open_parquet(source, content) as file:
             settings = _checked(read_settings(file, part.path), stage)
             for batch in read_signatures(file, settings):
                 yield settings, batch.ids.to_pylist(), batch.values

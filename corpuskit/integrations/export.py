@@ -406,9 +406,11 @@ class PackedRows:
                     num = min(num_rows - num_done, len(rows))
                     bounds = segments.bounds[: num + 1]
                     window = slice(int(bounds[0]), int(bounds[-1]))
-                    places = index.begin(source) + num_done + np.arange(num)
+                    row_numbers = index.begin(source) + num_done + np.arange(num)
                     tokens = rows[:num].view(self.plan.dtype)
-                    yield self._rows(tokens, bounds, segments.starts[window], flags[window], places)
+                    yield self._rows(
+                        tokens, bounds, segments.starts[window], flags[window], row_numbers
+                    )
                     num_done += num
 
     def of_run(self, num_rows: int) -> Iterator[RowBatch]:
@@ -436,12 +438,14 @@ class PackedRows:
         tokens: NDArray[np.unsignedinteger],
     ) -> RowBatch:
         """Put rows of sources into `tokens` in this order; each row group is read once."""
-        place = self.plan.parts.locate(sources, rows)
+        located = self.plan.parts.locate(sources, rows)
         num_rows = len(rows)
         item = np.dtype((np.void, self.row_bytes))  # a row is copied as one thing
         counts = np.zeros(num_rows, np.int64)
         pieces = []
-        for part, groups, into, from_rows in self._reads(place.parts, place.groups, place.rows):
+        for part, groups, into, from_rows in self._reads(
+            located.parts, located.groups, located.rows
+        ):
             rows_read, segments, flags = _read(parts, part, groups)
             tokens.view(item)[into] = np.ascontiguousarray(rows_read).view(item)[from_rows]
             sizes = np.diff(segments.bounds)[from_rows]
@@ -454,8 +458,8 @@ class PackedRows:
         for into, sizes, some_starts, some_flags in pieces:
             targets = ranges(bounds[into], sizes)
             starts[targets], flags[targets] = some_starts, some_flags
-        places = self.plan.parts.row_numbers(sources, rows)
-        return self._rows(tokens, bounds, starts, flags, places)
+        row_numbers = self.plan.parts.row_numbers(sources, rows)
+        return self._rows(tokens, bounds, starts, flags, row_numbers)
 
     def _reads(
         self, parts: NDArray[np.int64], groups: NDArray[np.int64], offsets: NDArray[np.int64]
@@ -480,15 +484,15 @@ class PackedRows:
         bounds: NDArray[np.integer],
         starts: NDArray[np.integer],
         flags: NDArray[np.uint8],
-        places: NDArray[np.int64],
+        row_numbers: NDArray[np.int64],
     ) -> RowBatch:
-        """Describe the segments of rows; `places` are the rows' numbers over all sources."""
+        """Describe the segments of rows; `row_numbers` count them over all sources."""
         row = np.repeat(np.arange(len(tokens)), np.diff(bounds))
         firsts = starts.astype(np.int64)
         ends = np.append(firsts[1:], self.width)
         ends[np.flatnonzero(np.diff(row, append=-1))] = self.width
         is_down = np.zeros(len(row), np.bool_)
-        masks = self.plan.takedowns.masks(places, np.full(len(places), _AT_LAST))
+        masks = self.plan.takedowns.masks(row_numbers, np.full(len(row_numbers), _AT_LAST))
         if masks is not None:
             offsets = row * self.width + firsts
             lows = np.searchsorted(offsets, masks.into * self.width + masks.firsts, "right") - 1
@@ -526,8 +530,8 @@ def sequences(
     firsts_of_text, ends = rows.row * width + rows.starts, rows.row * width + rows.ends
     firsts, stops = np.append(0, ends[~is_text]), np.append(firsts_of_text[~is_text], len(ids))
     if len(firsts) > 1:
-        places = zip(firsts.tolist(), stops.tolist(), strict=True)
-        ids = np.concatenate([ids[first:stop] for first, stop in places])
+        spans = zip(firsts.tolist(), stops.tolist(), strict=True)
+        ids = np.concatenate([ids[first:stop] for first, stop in spans])
     return ids, lengths[is_text]
 
 

@@ -91,15 +91,15 @@ def push(
         DataError: a file is not what the run wrote, or not on the Hub what was sent.
         TaskError: the Hub failed, or the revision moved; run again.
     """
-    place = hub.split(address)
-    if place.path:
+    target = hub.split(address)
+    if target.path:
         raise UsageError(f"{address}: names a file. Write hf://datasets/owner/name@revision.")
     run, facts, parts = finished_documents(run_dir)
     _check_number(run_dir, parts)
     if dry_run:
-        return _plan(place, facts, parts)
+        return _plan(target, facts, parts)
     card, branch = _card(run, facts), _branch(parts)
-    dataset = _Dataset(address, place)
+    dataset = _Dataset(address, target)
     before = dataset.head()
     published, staged = dataset.files(before), dataset.files(branch)
     expected: dict[str, Ids] = {}
@@ -131,10 +131,10 @@ def _check_number(run_dir: str, parts: Sequence[Part]) -> None:
         )
 
 
-def _plan(place: hub.HubPlace, facts: CardFacts, parts: Sequence[Part]) -> dict[str, Any]:
+def _plan(target: hub.HubPlace, facts: CardFacts, parts: Sequence[Part]) -> dict[str, Any]:
     return {
         "files": len(parts), "bytes": sum(part.size_bytes for part in parts),
-        "revision": place.revision, "endpoint": hub.load_library().constants.ENDPOINT,
+        "revision": target.revision, "endpoint": hub.load_library().constants.ENDPOINT,
         "warnings": facts.warnings,
     }  # fmt: skip
 
@@ -173,13 +173,13 @@ def _take_over(
 class _Dataset:
     """A dataset of the Hub as a push sees it; failures leave as errors in one line."""
 
-    def __init__(self, address: str, place: hub.HubPlace) -> None:
-        self.address, self.revision = address, place.revision
+    def __init__(self, address: str, target: hub.HubPlace) -> None:
+        self.address, self.revision = address, target.revision
         self._library = hub.load_library()
         if self._library.constants.HF_HUB_OFFLINE:
             raise UsageError(f"{address}: HF_HUB_OFFLINE is set. Unset it to push.")
         self._api = self._library.HfApi()
-        self._kind = {"repo_id": place.dataset, "repo_type": "dataset"}
+        self._kind = {"repo_id": target.dataset, "repo_type": "dataset"}
         hub.hide_progress()
 
     def head(self) -> str:
@@ -265,19 +265,19 @@ def _batches(parts: Sequence[Part], commit_bytes: int) -> Iterator[list[Part]]:
         yield batch
 
 
-def _checked(place: Stored, folder: Path) -> tuple[Path, Ids]:
+def _checked(part: Stored, folder: Path) -> tuple[Path, Ids]:
     """Return a part as a file on this machine, with its ids.
 
     Raises:
         DamagedError: it is not what the run wrote.
     """
     with contextlib.ExitStack() as stack:
-        source = stack.enter_context(open_place(place))
+        source = stack.enter_context(open_place(part))
         sinks: list[Any] = [xxhash.xxh3_128(), hashlib.sha256(), _git(source.size())]
-        if isinstance(place.store, LocalStore):
-            path, copy = place.store.path(place.name), None
+        if isinstance(part.store, LocalStore):
+            path, copy = part.store.path(part.name), None
         else:
-            path = folder / place.name.rpartition("/")[2]
+            path = folder / part.name.rpartition("/")[2]
             copy = stack.enter_context(path.open("wb"))
         source.seek(0)
         while piece := source.read(1 << 20):
@@ -286,8 +286,8 @@ def _checked(place: Stored, folder: Path) -> tuple[Path, Ids]:
             if copy:
                 copy.write(piece)
     digest, *ids = (sink.hexdigest() for sink in sinks)
-    if digest != place.digest:
-        raise DamagedError(place)
+    if digest != part.digest:
+        raise DamagedError(part)
     return path, (ids[0], ids[1])
 
 

@@ -67,9 +67,9 @@ def _link_files(plan: MixPlan, after: MixPlan, other: MixPlan) -> None:
     digests = {index.paths[part]: index.digests[part] for part in parts}
     small = [other.base.fields[key] for key in ("index", "lookups", "files")]
     for name in [*digests, "mix/plan.json", *small, *Lookups(other).files_of(added.names)]:
-        digest, place = digests.get(name) or source_store.digest(name), added.prefix + name
-        if not (store.exists(place) and store.digest(place) == digest):
-            store.adopt(source_store.at(name, digest=digest), place)
+        digest, target = digests.get(name) or source_store.digest(name), added.prefix + name
+        if not (store.exists(target) and store.digest(target) == digest):
+            store.adopt(source_store.at(name, digest=digest), target)
 
 
 def new_stage(
@@ -134,11 +134,9 @@ def add_sources(
     if first + max(Lookups(other).origins, default=0) >> 63 - KEY_BITS:
         raise UsageError("edit source: the two runs have too many input files, or sources.")
     masked: list[list[Any]] = [
-        [names[source], *place, key + (first << KEY_BITS)]
+        [names[source], *span, key + (first << KEY_BITS)]
         for edit in other.takedowns.edits
-        for source, *place, key in zip(
-            *(edit.fields["spans"][k] for k in SPAN_COLUMNS), strict=True
-        )
+        for source, *span, key in zip(*(edit.fields["spans"][k] for k in SPAN_COLUMNS), strict=True)
         if source in names
     ]
     sources = [

@@ -283,11 +283,11 @@ def open_files(
     Raises:
         UsageError: the address or the cache can't be used, or the extra `s3` is not installed.
     """
-    places: dict[str, Any] = {"run_dir": run_dir}
-    places |= {} if cache_dir is None else {"cache_dir": cache_dir}
-    for name, place in places.items():
-        if not isinstance(place, str | os.PathLike) or "\0" in str(place):
-            raise UsageError(f"loader: {name} must be a folder or an address, got {place!r}.")
+    locations: dict[str, Any] = {"run_dir": run_dir}
+    locations |= {} if cache_dir is None else {"cache_dir": cache_dir}
+    for name, location in locations.items():
+        if not isinstance(location, str | os.PathLike) or "\0" in str(location):
+            raise UsageError(f"loader: {name} must be a folder or an address, got {location!r}.")
     address = str(run_dir)
     if re.match(r"[A-Za-z0-9+.-]{2,}:/", address):
         from corpuskit.storage import is_remote

@@ -125,7 +125,7 @@ class OpenParts:
         """Return columns of ascending row groups, every page verified.
 
         Raises:
-            OSError, pa.ArrowException, ...: `READ_ERRORS`, without the place; read again.
+            OSError, pa.ArrowException, ...: `READ_ERRORS`, without naming the part; read again.
         """
         with self._lent(part, groups, columns) as open_part:
             table = open_part.file.read_row_groups(
@@ -152,7 +152,7 @@ class OpenParts:
             rows: takes the tokens.
 
         Raises:
-            OSError, pa.ArrowException, ...: `READ_ERRORS`, without the place; read again.
+            OSError, pa.ArrowException, ...: `READ_ERRORS`, without naming the part; read again.
         """
         segments = [name for name in columns if name != "tokens"]
         with self._lent(part, groups, columns) as open_part:
@@ -222,7 +222,7 @@ class OpenParts:
         return _values(table.column("tokens").chunk(0), self._row_bytes)
 
     def _check_count(self, part: int, groups: Sequence[int], num_rows: int) -> None:
-        """Raise DataError, without the place, unless row groups gave as many rows as they must."""
+        """Raise DataError unless row groups gave the expected rows; callers name the part."""
         rows_left = int(self._plan.parts.rows[part]) - groups[-1] * ROWS_PER_GROUP
         expected = (len(groups) - 1) * ROWS_PER_GROUP + min(ROWS_PER_GROUP, rows_left)
         if num_rows != expected:
@@ -308,7 +308,7 @@ class OpenParts:
         return _OpenPart(number, source, file)
 
     def _check_groups(self, file: pq.ParquetFile, groups: Sequence[int]) -> None:
-        """Raise DataError, without the place, if row groups claim more than their rows can hold."""
+        """Raise DataError if row groups claim more than rows can hold; callers name the part."""
         max_values = ROWS_PER_GROUP * (self._plan.seq_len + 1)
         for number in groups:
             group = file.metadata.row_group(number)
@@ -318,7 +318,7 @@ class OpenParts:
                 raise DataError(f"its row group {number} claims {values} values in {size} bytes")
 
     def _check_footer(self, number: int, file: pq.ParquetFile) -> None:
-        """Raise DataError, without the place, unless the part is what the plan says."""
+        """Raise DataError unless the part is what the plan says; callers name the part."""
         plan, index = self._plan, self._plan.parts
         footer = file.metadata
         text = (footer.metadata or {}).get(b"corpuskit", b"{}")
@@ -428,7 +428,7 @@ class TokenPages:
         """Verify the pages that were read since `begin`.
 
         Raises:
-            DataError: the CRC of one of them differs; without the place.
+            DataError: the CRC of one of them differs; does not name the part.
         """
         if self._crc.value():
             raise DataError("the CRC of a page of tokens differs")
@@ -482,8 +482,8 @@ class TokenPages:
 class FoldedCrc:
     """CRC-32 of bytes that come in pieces, several times as fast as zlib.
 
-    A ring holds the last bytes, with all earlier ones folded into them. A new byte takes the place
-    of the oldest, which is folded into it and into the byte `scale * _LOW` before.
+    A ring holds the last bytes, with all earlier ones folded into them. A new byte replaces
+    the oldest, which is folded into it and into the byte `scale * _LOW` before.
 
     Args:
         scale: how many times _HIGH bytes the ring has, a power of 2. More make a call of NumPy
@@ -564,10 +564,10 @@ def _crc_in(header: bytes, num_bytes: int, num_values: int) -> int | None:
     if len(coded) > 5 or not header.startswith(before) or not header.endswith(after):
         return None
     number = 0
-    for place, byte in enumerate(coded, 1):
-        if (byte < 0x80) != (place == len(coded)):
+    for count, byte in enumerate(coded, 1):
+        if (byte < 0x80) != (count == len(coded)):
             return None
-        number |= (byte & 0x7F) << 7 * (place - 1)
+        number |= (byte & 0x7F) << 7 * (count - 1)
     return (number >> 1 ^ -(number & 1)) & 0xFFFFFFFF
 
 

@@ -129,7 +129,7 @@ class Provenance:
 
         Args:
             step: the step.
-            rows: their places in its global batch.
+            rows: which rows of its global batch they are.
             row indices: their row indices.
             cuts: first token of each in its stored row, if a row is a piece of one.
             length: tokens of a row; one more is stored.
@@ -165,9 +165,9 @@ class Provenance:
         names = [source.name for source in self._plan.sources]
         stretches: dict[tuple[int, int], tuple[int, int, int]] = {}
         for source, key, row, first, count in self.lookups.stretches_of(keys):
-            place = (names.index(source), row)
-            old = stretches.get(place, (first, first + count - 1, key))
-            stretches[place] = (min(first, old[0]), max(first + count - 1, old[1]), key)
+            source_row = (names.index(source), row)
+            old = stretches.get(source_row, (first, first + count - 1, key))
+            stretches[source_row] = (min(first, old[0]), max(first + count - 1, old[1]), key)
         if not stretches:
             raise UsageError(
                 f"occurrences: no packed row holds document {document!r}."

@@ -1,9 +1,9 @@
 """Reads rows ahead of their use: threads, a bounded window, and a deadline for every read.
 
 The order is known, so rows are read a window of steps at a time: each row group that the window
-needs is read once, in the order of first need, and its rows go to their places in the window. Two
-windows exist, one in use and one being filled. Threads, not processes: nothing has to be shared or
-cleaned up. Letters: M rows of a window, L = seq_len, b rows of this rank in a step.
+needs is read once, in the order of first need, and its rows are copied into the window. Two windows
+exist, one in use and one being filled. Threads, not processes: nothing has to be shared or cleaned
+up. Letters: M rows of a window, L = seq_len, b rows of this rank in a step.
 """
 
 from __future__ import annotations
@@ -240,15 +240,15 @@ class Planner:
         """
         if not self._columns:
             return []
-        place = self._plan.parts.locate(window.rows.sources, window.rows.rows)
-        num_groups = int(place.groups.max()) + 1
-        keys, numbers = np.unique(place.parts * num_groups + place.groups, return_inverse=True)
+        located = self._plan.parts.locate(window.rows.sources, window.rows.rows)
+        num_groups = int(located.groups.max()) + 1
+        keys, numbers = np.unique(located.parts * num_groups + located.groups, return_inverse=True)
         parts, groups = np.divmod(keys, num_groups)
         rank = np.arange(len(keys)) - np.searchsorted(parts, parts)  # among the groups of its part
         bundles = np.cumsum(rank % self._read_groups == 0) - 1
         firsts = np.searchsorted(bundles, np.arange(bundles[-1] + 1))
         bundle_of = bundles[numbers]
-        rows_in_read = (numbers - firsts[bundle_of]) * ROWS_PER_GROUP + place.rows
+        rows_in_read = (numbers - firsts[bundle_of]) * ROWS_PER_GROUP + located.rows
         order = np.lexsort((rows_in_read, bundle_of))
         edges = np.searchsorted(bundle_of[order], np.arange(1, len(firsts)))
         reads = [
@@ -271,8 +271,8 @@ class Planner:
             if first_step >= self.end_step:
                 break
             window = self.window(first_step)
-            place = self._plan.parts.locate(window.rows.sources, window.rows.rows)
-            parts = np.unique(np.stack([place.parts, place.groups]), axis=1)[0]
+            located = self._plan.parts.locate(window.rows.sources, window.rows.rows)
+            parts = np.unique(np.stack([located.parts, located.groups]), axis=1)[0]
             sizes_needed += sizes[parts].tolist()
             first_step = window.end_step
         cache.reserve(sizes_needed)

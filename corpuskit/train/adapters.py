@@ -202,15 +202,15 @@ def quantise(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     scale = blocks.abs().amax(-1)
     table = _table(weight.device)
     middles = (table[1:] + table[:-1]) / 2
-    places = torch.bucketize(blocks / scale.clamp(min=1e-30)[..., None], middles, out_int32=True)
-    pairs = places.view(len(weight), -1, 2).to(torch.uint8)
+    nearest = torch.bucketize(blocks / scale.clamp(min=1e-30)[..., None], middles, out_int32=True)
+    pairs = nearest.view(len(weight), -1, 2).to(torch.uint8)
     return pairs[..., 0] << 4 | pairs[..., 1], scale
 
 
 def dequantise(codes: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
     """Return the matrix (rows, columns) that `quantise` made these of."""
-    places = torch.stack((codes >> 4, codes & 15), -1).flatten().int()
-    values = _table(codes.device).index_select(0, places).view(*scale.shape, NF4_BLOCK)
+    indices = torch.stack((codes >> 4, codes & 15), -1).flatten().int()
+    values = _table(codes.device).index_select(0, indices).view(*scale.shape, NF4_BLOCK)
     return (values * scale[..., None]).flatten(1)
 
 

@@ -53,7 +53,7 @@ class Packed(NamedTuple):
     queries: torch.Tensor  # (N+1,) int32 into R*M, a document between each two
     keys: torch.Tensor  # (N+1,) int32 likewise into keys and values
     longest: tuple[int, int]  # most queries, and most keys, of a document
-    places: torch.Tensor | None  # (K,) int64 of these keys in R*L; None for all of them
+    key_indices: torch.Tensor | None  # (K,) int64 of these keys in R*L; None for all of them
 
 
 def choose_kernel(
@@ -106,19 +106,19 @@ def lay_out(
         context: the ranks that share the rows, if any do; `position_ids` are of whole rows.
     """
     length = position_ids.shape[1]
-    columns = np.arange(length) if context is None else context.places(length)
+    columns = np.arange(length) if context is None else context.columns(length)
     positions = torch.from_numpy(np.ascontiguousarray(position_ids, np.int64)).to(device)
     halves = torch.arange(0, head_dim, 2, dtype=torch.float32, device=device)
     frequencies = rope_theta ** (-halves / head_dim)
     if rope_scaling:
         frequencies = stretch(frequencies, rope_scaling)
-    places = torch.from_numpy(columns).to(device)
-    angles = positions[:, places, None].float() * frequencies
+    own_columns = torch.from_numpy(columns).to(device)
+    angles = positions[:, own_columns, None].float() * frequencies
     return Layout(
         angles.cos()[:, :, None],
         angles.sin()[:, :, None],
-        mask=document_mask(positions, places) if kernel == "sdpa" else None,
-        blocks=document_blocks(positions, places) if kernel == "flex" else None,
+        mask=document_mask(positions, own_columns) if kernel == "sdpa" else None,
+        blocks=document_blocks(positions, own_columns) if kernel == "flex" else None,
         packed=pack_documents(position_ids, columns, device) if kernel == "varlen" else None,
         context=context,
     )
@@ -135,59 +135,59 @@ def stretch(frequencies: torch.Tensor, scaling: RopeScaling) -> torch.Tensor:
     return frequencies * (unscaled + (1 - unscaled) / scaling.factor)
 
 
-def document_mask(positions: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+def document_mask(positions: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
     """Return (R, 1, M, L) bool: causal, and True only inside a document. Costs R*M*L bytes.
 
     Args:
         positions: (R, L), of whole rows.
-        places: (M,) of the queries in a row.
+        columns: (M,) of the queries in a row.
     """
     documents = (positions == 0).cumsum(1)
     keys = torch.arange(positions.shape[1], device=positions.device)
-    causal = keys <= places[:, None]
-    return ((documents[:, places, None] == documents[:, None, :]) & causal)[:, None]
+    causal = keys <= columns[:, None]
+    return ((documents[:, columns, None] == documents[:, None, :]) & causal)[:, None]
 
 
-def document_blocks(positions: torch.Tensor, places: torch.Tensor) -> BlockMask:
+def document_blocks(positions: torch.Tensor, columns: torch.Tensor) -> BlockMask:
     """Return the mask of `document_mask` for flex_attention, in blocks of 128 x 128 tokens."""
     documents = (positions == 0).cumsum(1)
 
     def is_seen(
         row: torch.Tensor, _head: torch.Tensor, query: torch.Tensor, key: torch.Tensor
     ) -> torch.Tensor:
-        place = places[query] if is_shared else query  # the kernel loads no more than it needs
-        return (documents[row, place] == documents[row, key]) & (key <= place)
+        column = columns[query] if is_shared else query  # the kernel loads no more than it needs
+        return (documents[row, column] == documents[row, key]) & (key <= column)
 
     rows, length = positions.shape
-    is_shared = len(places) < length
+    is_shared = len(columns) < length
     # Compiled it makes no (R, L, L) on the way.
     build = _compiled(create_block_mask) if positions.is_cuda else create_block_mask
-    return build(is_seen, rows, None, len(places), length, positions.device)
+    return build(is_seen, rows, None, len(columns), length, positions.device)
 
 
 def pack_documents(
-    position_ids: NDArray[np.integer], places: NDArray[np.int64], device: torch.device
+    position_ids: NDArray[np.integer], columns: NDArray[np.int64], device: torch.device
 ) -> Packed:
-    """Return the documents of (R, L) `position_ids`, or what (M,) `places` of each row have."""
+    """Return the documents of (R, L) `position_ids`, or what (M,) `columns` of each row have."""
     length = position_ids.shape[1]
-    is_first = position_ids[:, places] == 0
+    is_first = position_ids[:, columns] == 0
     is_first[:, 0] = True
-    is_first[:, 1:] |= np.diff(places) != 1
+    is_first[:, 1:] |= np.diff(columns) != 1
     starts = np.flatnonzero(is_first)
     queries = np.append(starts, is_first.size)
-    row, column = np.divmod(starts, len(places))
-    before = position_ids[row, places[column]].astype(np.int64)  # keys that others have queries of
+    row, column = np.divmod(starts, len(columns))
+    before = position_ids[row, columns[column]].astype(np.int64)  # keys that others have queries of
     sizes = before + np.diff(queries)
     keys = np.append(0, sizes.cumsum())
-    key_places = None
-    if len(places) < length:
-        firsts = row * length + places[column] - before
-        key_places = np.arange(keys[-1]) + np.repeat(firsts - keys[:-1], sizes)
+    key_indices = None
+    if len(columns) < length:
+        firsts = row * length + columns[column] - before
+        key_indices = np.arange(keys[-1]) + np.repeat(firsts - keys[:-1], sizes)
     return Packed(
         torch.from_numpy(queries.astype(np.int32)).to(device),
         torch.from_numpy(keys.astype(np.int32)).to(device),
         (int(np.diff(queries).max()), int(sizes.max())),
-        None if key_places is None else torch.from_numpy(key_places).to(device),
+        None if key_indices is None else torch.from_numpy(key_indices).to(device),
     )
 
 
@@ -220,8 +220,8 @@ def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, layout: Layout) ->
         return mixed.transpose(1, 2)
     packed = layout.packed
     k, v = k.flatten(0, 1), v.flatten(0, 1)
-    if packed.places is not None:
-        k, v = k[packed.places], v[packed.places]
+    if packed.key_indices is not None:
+        k, v = k[packed.key_indices], v[packed.key_indices]
     output = varlen_attn(
         query=q.flatten(0, 1),
         key=k,

@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Context:
-    """This rank's place among the ranks that share rows."""
+    """This rank among those that share rows."""
 
     rank: int
     size: int
     group: dist.ProcessGroup
 
-    def places(self, length: int) -> NDArray[np.int64]:
+    def columns(self, length: int) -> NDArray[np.int64]:
         """Return (length / size,) where in a row of `length` tokens this rank's are."""
         pieces = np.arange(length).reshape(2 * self.size, -1)
         return pieces[[self.rank, -1 - self.rank]].reshape(-1)

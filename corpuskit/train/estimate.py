@@ -93,7 +93,7 @@ class Estimate:
     work: Work  # of the rank of a pipeline that needs most
     device: Device | None
     moments: list[Moment]
-    stages: list[PipelineRank]  # by place in the pipeline; none without one
+    stages: list[PipelineRank]  # by rank of the pipeline; none without one
     bubble: float  # share of a step in which a rank of a pipeline waits for others
     token_flops: float  # forward and backward, attention included
     mfu: float
@@ -578,11 +578,11 @@ def plan_pipeline(
         return [], 0.0
     num = settings.batch.global_rows // parallel.data_ranks(ranks) // work.rows
     waits = (size - 1) / chunks / (3 if parallel.splits_backward else 1)
-    places = []
-    for place in range(size):
-        spans = [span for span in stage_spans(shape.layers, parallel) if span.rank == place]
-        if_looped = (2 * (size - place - 1) + (chunks - 1) * size + 1) / chunks
-        in_flight = {"1f1b": size - place, "gpipe": num, "zbv": size}.get(kind, if_looped)
+    pipeline_ranks = []
+    for rank in range(size):
+        spans = [span for span in stage_spans(shape.layers, parallel) if span.rank == rank]
+        if_looped = (2 * (size - rank - 1) + (chunks - 1) * size + 1) / chunks
+        in_flight = {"1f1b": size - rank, "gpipe": num, "zbv": size}.get(kind, if_looped)
         is_first, is_last = any(s.is_first for s in spans), any(s.is_last for s in spans)
         rank_work = replace(
             work,
@@ -595,8 +595,8 @@ def plan_pipeline(
         )
         peak = max(step_moments(shape, rank_work), key=lambda moment: moment.total)
         parameters = _count(shape, replace(rank_work, tensor=1, shards=1, expert=1)).local
-        places.append(PipelineRank(parameters, rank_work, peak))
-    return places, waits / (num + waits)
+        pipeline_ranks.append(PipelineRank(parameters, rank_work, peak))
+    return pipeline_ranks, waits / (num + waits)
 
 
 @dataclass(frozen=True, slots=True)
@@ -778,7 +778,7 @@ def _routed_bytes(dim: int, experts: ExpertShape, item_bytes: int) -> float:
     """Return what routing and experts keep of each token for their backward pass.
 
     Of each of its experts: what goes in and what comes out, four vectors inside, two weights and
-    three places. Of the router: the scores and, unless it is there already, the token in float32.
+    three indices. Of the router: the scores and, unless it is there already, the token in float32.
     """
     per_expert = item_bytes * (2 * dim + 4 * experts.ffn_dim) + 2 * FLOAT + 3 * 8
     router = FLOAT * experts.count + FLOAT + (FLOAT * dim if item_bytes != FLOAT else 0)

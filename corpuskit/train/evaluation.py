@@ -169,7 +169,7 @@ def pack(documents: list[tuple[int, NDArray[np.integer]]], seq_len: int) -> Held
     input of the next. A document of fewer than two tokens predicts nothing and is left out.
     """
     sources: list[NDArray[np.int64]] = [np.zeros(0, np.int64)]
-    places: list[tuple[int, NDArray[np.integer]]] = []  # (row, inputs and last label)
+    row_pieces: list[tuple[int, NDArray[np.integer]]] = []  # (row, inputs and last label)
     num_rows = 0
     for source, group in itertools.groupby(documents, key=lambda document: document[0]):
         pieces = [
@@ -180,13 +180,13 @@ def pack(documents: list[tuple[int, NDArray[np.integer]]], seq_len: int) -> Held
         if pieces:
             lengths = np.array([len(piece) - 1 for piece in pieces])
             bins, count = best_fit(lengths, seq_len)
-            places += zip((bins + num_rows).tolist(), pieces, strict=True)
+            row_pieces += zip((bins + num_rows).tolist(), pieces, strict=True)
             sources.append(np.full(count, source))
             num_rows += count
     tokens, labels, positions = _masked(num_rows, seq_len)
     ends = np.zeros(num_rows, np.int64)
-    bounds = np.zeros((len(places), 3), np.int64)
-    for number, (row, piece) in enumerate(places):
+    bounds = np.zeros((len(row_pieces), 3), np.int64)
+    for number, (row, piece) in enumerate(row_pieces):
         begin, end = ends[row], ends[row] + len(piece) - 1
         tokens[row, begin:end], labels[row, begin:end] = piece[:-1], piece[1:]
         positions[row, begin:end] = np.arange(end - begin)

@@ -5,10 +5,10 @@ pair the halves of a head in all, so no matrix has to be permuted. A config is u
 torch.
 
 Weights are in safetensors files: the length of the header (8 bytes, little endian), the header
-(JSON: type, shape and place of each tensor), and the tensors' bytes. The format's own library maps
-whole files into memory, where a file that is cut off while it is read ends the process, and it
-writes from a dictionary that holds a whole file; here a read touches the bytes of its slice only,
-and a write holds one tensor.
+(JSON: type, shape and offsets of each tensor), and the tensors' bytes. The format's own library is
+not used: it maps whole files into memory, so a file that is cut off while it is read kills the
+process (SIGBUS), and it writes from a dictionary that holds a whole file. Here a read touches only
+the bytes of its slice, and a write holds one tensor.
 
 Source: https://huggingface.co/docs/safetensors, "Format".
 """
@@ -172,51 +172,51 @@ def read_shape(folder: str | Path) -> ModelShape:
         UsageError: our decoder does not compute what this model does; names the key and its value.
         DataError: the file is broken.
     """
-    place = Path(folder, CONFIG)
-    config = read_json(place, "Give the folder of a Hugging Face model.")
+    path = Path(folder, CONFIG)
+    config = read_json(path, "Give the folder of a Hugging Face model.")
     model_type = config.get("model_type")
     if model_type not in ARCHITECTURES:
         why = f", and {_OTHERS[model_type]}" if model_type in _OTHERS else ""
         raise UsageError(
-            f"{place}: model_type is {model_type!r}{why}. "
+            f"{path}: model_type is {model_type!r}{why}. "
             f"Models of {', '.join(ARCHITECTURES)} can be trained further."
         )
     for key, is_wrong in _departures(config, model_type).items():
         if is_wrong:
             raise UsageError(
-                f"{place}: {key} is {config.get(key, 'not set')!r}, which this decoder does not "
+                f"{path}: {key} is {config.get(key, 'not set')!r}, which this decoder does not "
                 "compute. Choose another model."
             )
-    heads, dim = (_size(place, config, key) for key in ("num_attention_heads", "hidden_size"))
+    heads, dim = (_size(path, config, key) for key in ("num_attention_heads", "hidden_size"))
     head_dim = 128 if model_type == "qwen3" else dim // heads  # where the file does not say it
     if config.get("head_dim") is not None:
-        head_dim = _size(place, config, "head_dim")
+        head_dim = _size(path, config, "head_dim")
     kv_heads = heads
     if model_type != "llama" or config.get("num_key_value_heads") is not None:
-        kv_heads = _size(place, config, "num_key_value_heads")
+        kv_heads = _size(path, config, "num_key_value_heads")
     return ModelShape(
-        vocab_size=_size(place, config, "vocab_size"),
+        vocab_size=_size(path, config, "vocab_size"),
         dim=dim,
-        layers=_size(place, config, "num_hidden_layers"),
+        layers=_size(path, config, "num_hidden_layers"),
         heads=heads,
         kv_heads=kv_heads,
         head_dim=head_dim,
-        ffn_dim=_size(place, config, "intermediate_size"),
+        ffn_dim=_size(path, config, "intermediate_size"),
         tied=bool(config.get("tie_word_embeddings", False)),
         qk_norm=model_type == "qwen3" or bool(config.get("use_qk_norm")),
-        experts=_read_experts(place, config) if model_type == "glm4_moe" else None,
-        **_read_rope(place, config),
-        norm_eps=_number(place, "rms_norm_eps", config.get("rms_norm_eps", 1e-6)),
+        experts=_read_experts(path, config) if model_type == "glm4_moe" else None,
+        **_read_rope(path, config),
+        norm_eps=_number(path, "rms_norm_eps", config.get("rms_norm_eps", 1e-6)),
     )
 
 
-def _read_experts(place: Path, config: Mapping[str, Any]) -> ExpertShape:
+def _read_experts(path: Path, config: Mapping[str, Any]) -> ExpertShape:
     return ExpertShape(
-        count=_size(place, config, "n_routed_experts"),
-        per_token=_size(place, config, "num_experts_per_tok"),
-        ffn_dim=_size(place, config, "moe_intermediate_size"),
-        shared=_size(place, config, "n_shared_experts"),
-        scaling=_number(place, "routed_scaling_factor", config.get("routed_scaling_factor")),
+        count=_size(path, config, "n_routed_experts"),
+        per_token=_size(path, config, "num_experts_per_tok"),
+        ffn_dim=_size(path, config, "moe_intermediate_size"),
+        shared=_size(path, config, "n_shared_experts"),
+        scaling=_number(path, "routed_scaling_factor", config.get("routed_scaling_factor")),
     )
 
 
@@ -251,7 +251,7 @@ def _turned_share(config: Mapping[str, Any]) -> Any:
     return config.get("partial_rotary_factor", rope.get("partial_rotary_factor", missing))
 
 
-def _read_rope(place: Path, config: Mapping[str, Any]) -> dict[str, Any]:
+def _read_rope(path: Path, config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the base of the rotary frequencies and what stretches them.
 
     Releases of transformers differ in where they write it.
@@ -262,19 +262,19 @@ def _read_rope(place: Path, config: Mapping[str, Any]) -> dict[str, Any]:
         theta = rope.get("rope_theta", theta)
         kind = rope.get("rope_type") or rope.get("type") or "default"
         if kind == "llama3":
-            length = _size(place, rope, "original_max_position_embeddings")
+            length = _size(path, rope, "original_max_position_embeddings")
             scaling = RopeScaling(
-                factor=_number(place, "factor", rope.get("factor")),
-                low_freq_factor=_number(place, "low_freq_factor", rope.get("low_freq_factor")),
-                high_freq_factor=_number(place, "high_freq_factor", rope.get("high_freq_factor")),
+                factor=_number(path, "factor", rope.get("factor")),
+                low_freq_factor=_number(path, "low_freq_factor", rope.get("low_freq_factor")),
+                high_freq_factor=_number(path, "high_freq_factor", rope.get("high_freq_factor")),
                 original_length=length,
             )
         elif kind != "default":
             raise UsageError(
-                f"{place}: {key} is {json.dumps(rope)}, which this decoder does not compute. "
+                f"{path}: {key} is {json.dumps(rope)}, which this decoder does not compute. "
                 "Choose a model with rope_type default or llama3."
             )
-    theta = _number(place, "rope_theta", theta)
+    theta = _number(path, "rope_theta", theta)
     return {"rope_theta": theta, "rope_scaling": scaling}
 
 
@@ -297,15 +297,15 @@ def load_weights(folder: str | Path, model: Decoder) -> None:
 
     Raises:
         DataError: a file is cut off, a tensor is missing, has another shape or a type that is not
-            floating point, or there is one that the model has no place for; nothing was filled.
+            floating point, or the model has no such parameter; nothing was filled.
     """
     import torch
     from torch.distributed.tensor import DTensor
 
     from corpuskit.train.adapters import FourBitLinear
 
-    place = Path(folder)
-    tensors_stored = find_tensors(place)
+    folder = Path(folder)
+    tensors_stored = find_tensors(folder)
     experts = model.shape.experts
     with torch.device("meta"):
         full = type(model)(model.shape) if model.stages else model
@@ -315,7 +315,7 @@ def load_weights(folder: str | Path, model: Decoder) -> None:
         for name, parameter in _without_adapters(full).items()
         for foreign in foreign_names(name, experts)
     }
-    _require_match(place, tensors_stored, shapes)
+    _require_match(folder, tensors_stored, shapes)
     for name, parameter in tensors.items():
         if isinstance(parameter, FourBitLinear):  # each rank has the whole matrix
             (foreign,) = foreign_names(name, experts)
@@ -389,12 +389,12 @@ def _require_match(
         tensor = tensors[name]
         if tensor.shape != shape:
             raise DataError(
-                f"{tensor.place} is {tensor.shape}, and {CONFIG} makes it {shape}. "
+                f"{tensor.label} is {tensor.shape}, and {CONFIG} makes it {shape}. "
                 "Check that the files belong together."
             )
         if tensor.dtype not in DTYPES:
             raise DataError(
-                f"{tensor.place} is of type {tensor.dtype}; it must be one of {', '.join(DTYPES)}. "
+                f"{tensor.label} is of type {tensor.dtype}; it must be one of {', '.join(DTYPES)}. "
                 "Take the model in bfloat16 or float32."
             )
 
@@ -405,7 +405,7 @@ def _some(names: Sequence[str]) -> str:
     return f"tensor {listed} is" if len(names) == 1 else f"tensors {listed}{others} are"
 
 
-def read_json(place: Path, hint: str) -> dict[str, Any]:
+def read_json(path: Path, hint: str) -> dict[str, Any]:
     """Return the object that a JSON file holds; `hint` ends the message if there is none.
 
     Raises:
@@ -413,26 +413,26 @@ def read_json(place: Path, hint: str) -> dict[str, Any]:
         DataError: it holds something else.
     """
     try:
-        fields = json.loads(place.read_bytes())
+        fields = json.loads(path.read_bytes())
     except OSError as error:
-        raise UsageError(f"{place}: can't be read: {error.strerror}. {hint}") from None
+        raise UsageError(f"{path}: can't be read: {error.strerror}. {hint}") from None
     except (ValueError, RecursionError) as error:
-        raise DataError(f"{place}: is not JSON: {error}. {hint}") from None
+        raise DataError(f"{path}: is not JSON: {error}. {hint}") from None
     if not isinstance(fields, dict):
-        raise DataError(f"{place}: is not a JSON object. {hint}")
+        raise DataError(f"{path}: is not a JSON object. {hint}")
     return fields
 
 
-def _size(place: Path, config: Mapping[str, Any], name: str) -> int:
+def _size(path: Path, config: Mapping[str, Any], name: str) -> int:
     value = config.get(name)
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise DataError(f"{place}: {name} must be a whole number of at least 1, got {value!r}.")
+        raise DataError(f"{path}: {name} must be a whole number of at least 1, got {value!r}.")
     return value
 
 
-def _number(place: Path, name: str, value: object) -> float:
+def _number(path: Path, name: str, value: object) -> float:
     if not isinstance(value, int | float) or isinstance(value, bool) or value <= 0:
-        raise DataError(f"{place}: {name} must be a number above 0, got {value!r}.")
+        raise DataError(f"{path}: {name} must be a number above 0, got {value!r}.")
     return float(value)
 
 
@@ -595,7 +595,7 @@ class StoredTensor:
     begin: int  # byte of the file
 
     @property
-    def place(self) -> str:
+    def label(self) -> str:
         """What messages call it."""
         return f"{self.path}: tensor {self.name!r}"
 
@@ -636,7 +636,7 @@ def _parse_entry(path: Path, name: str, entry: Mapping[str, Any], begin: int) ->
     if dtype in DTYPES and end - first != math.prod(shape) * int(dtype[-2:]) // 8:
         raise ValueError("bytes and shape don't agree")
     if not 0 <= first <= end or min(shape, default=0) < 0:
-        raise ValueError("no place")
+        raise ValueError("impossible offsets")
     return StoredTensor(path, name, dtype, shape, begin + first)
 
 
@@ -684,7 +684,7 @@ def _fill(handle: int, target: memoryview, begin: int, tensor: StoredTensor) -> 
     while filled < len(target):
         count = os.preadv(handle, [target[filled:]], begin + filled)
         if not count:
-            raise DataError(f"{tensor.place}: the file ends in it. Fetch it again.")
+            raise DataError(f"{tensor.label}: the file ends in it. Fetch it again.")
         filled += count
 
 
@@ -709,8 +709,8 @@ def write_tensors(
     sizes = (math.prod(shape) * types[name].itemsize for name, shape in shapes.items())
     ends = list(itertools.accumulate(sizes, initial=0))
     fields: dict[str, Any] = {"__metadata__": {"format": "pt"}}
-    for (name, shape), place in zip(shapes.items(), itertools.pairwise(ends), strict=True):
-        entry = {"dtype": codes[types[name]], "shape": list(shape), "data_offsets": list(place)}
+    for (name, shape), offsets in zip(shapes.items(), itertools.pairwise(ends), strict=True):
+        entry = {"dtype": codes[types[name]], "shape": list(shape), "data_offsets": list(offsets)}
         fields[name] = entry
     head = json.dumps(fields, separators=(",", ":")).encode()
     head += b" " * (-len(head) % 8)  # so that the tensors are aligned

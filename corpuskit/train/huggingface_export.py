@@ -240,13 +240,13 @@ def _write_weights(
         write_tensors(folder / name, sizes, dtype, single)
     if len(groups) > 1:
         size = stored_bytes(shapes, dtype)
-        places = {
+        file_of = {
             theirs: name
             for name, group in zip(names, groups, strict=True)
             for ours in group
             for theirs in foreign[ours]
         }
-        index = {"metadata": {"total_size": size}, "weight_map": places}
+        index = {"metadata": {"total_size": size}, "weight_map": file_of}
         _write(folder / INDEX, _json(index))
     return names
 

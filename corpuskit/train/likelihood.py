@@ -116,8 +116,8 @@ def summarise(
     rights: dict[str, list[bool]] = {}
     for item, score in zip(items, scores, strict=True):
         gold = item.choices[item.gold]
-        place = domains.index(item.domain)
-        sums[:, place] += -score.nats[item.gold], gold.scored, gold.text_bytes
+        domain = domains.index(item.domain)
+        sums[:, domain] += -score.nats[item.gold], gold.scored, gold.text_bytes
         if len(item.choices) == 1:
             continue
         nats, lengths = np.array(score.nats), np.array(item.lengths, np.float64)

@@ -203,8 +203,8 @@ def micro_batch(
         context=context,
     )
     if context is not None:
-        places = context.places(tokens.shape[1])
-        tokens, labels = tokens[:, places], labels[:, places]
+        columns = context.columns(tokens.shape[1])
+        tokens, labels = tokens[:, columns], labels[:, columns]
     tokens, labels = (ids.astype(np.int64, copy=False) for ids in (tokens, labels))
     return MicroBatch(
         torch.from_numpy(tokens).to(device, non_blocking=True),
@@ -298,24 +298,24 @@ class _CrossEntropy(torch.autograd.Function):
         ctx: Any, logits: torch.Tensor, labels: torch.Tensor, group: dist.ProcessGroup
     ) -> tuple[torch.Tensor, torch.Tensor]:
         size = logits.shape[-1]
-        places = labels - dist.get_rank(group) * size
-        is_here = (places >= 0) & (places < size)  # IGNORED is nowhere
-        places = places.clamp(0, size - 1)[..., None]
+        columns = labels - dist.get_rank(group) * size
+        is_here = (columns >= 0) & (columns < size)  # IGNORED is nowhere
+        columns = columns.clamp(0, size - 1)[..., None]
         highest = logits.amax(-1)
         dist.all_reduce(highest, dist.ReduceOp.MAX, group)
         powers = (logits - highest[..., None]).exp()
-        sums = torch.stack((powers.sum(-1), logits.gather(-1, places)[..., 0] * is_here))
+        sums = torch.stack((powers.sum(-1), logits.gather(-1, columns)[..., 0] * is_here))
         dist.all_reduce(sums, group=group)
         normalisers = highest + sums[0].log()
-        ctx.save_for_backward(powers.div_(sums[0][..., None]), places, is_here, labels != IGNORED)
+        ctx.save_for_backward(powers.div_(sums[0][..., None]), columns, is_here, labels != IGNORED)
         return (normalisers - sums[1]) * (labels != IGNORED), normalisers
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None, None]:
-        shares, places, is_here, is_labelled = ctx.saved_tensors
+        shares, columns, is_here, is_labelled = ctx.saved_tensors
         loss_gradients = gradients[0] * is_labelled
         slopes = shares * (loss_gradients + gradients[1])[..., None]
-        slopes.scatter_add_(-1, places, -(loss_gradients * is_here)[..., None])
+        slopes.scatter_add_(-1, columns, -(loss_gradients * is_here)[..., None])
         return slopes, None, None
 
 

@@ -125,7 +125,7 @@ class _Exchange(torch.autograd.Function):
 
 
 class ExpertLayer(nn.Module):
-    """Takes the place of a block's feed-forward: routed experts, and one that sees all tokens.
+    """Replaces a block's feed-forward: routed experts, and one that sees all tokens.
 
     Args:
         dim: C.
@@ -146,8 +146,8 @@ class ExpertLayer(nn.Module):
         experts, weights = self.router(tokens)
         count, per_token = self.router.experts.count, experts.shape[1]
         loads = torch.zeros(rows, count, device=x.device)
-        places = experts.view(rows, length * per_token)
-        loads.scatter_add_(1, places, torch.ones_like(places, dtype=loads.dtype))
+        by_row = experts.view(rows, length * per_token)
+        loads.scatter_add_(1, by_row, torch.ones_like(by_row, dtype=loads.dtype))
         order = experts.flatten().argsort(stable=True)
         routed = self.experts(tokens[order // per_token], loads.sum(0).long())
         # Back in the order of tokens and summed there: an index_add_ would add up in any order.

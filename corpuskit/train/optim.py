@@ -261,10 +261,10 @@ def quantise_into(
     """Write the codes nearest to values (..., C), and the largest size of each block."""
     blocks = values.view(*scale.shape, -1)
     scale.copy_(blocks.abs().amax(-1)).clamp_(min=1e-30)
-    places = torch.bucketize(
+    nearest = torch.bucketize(
         blocks / scale[..., None], (qmap[1:] + qmap[:-1]) / 2, right=True, out_int32=True
     )
-    codes.copy_(places.view(codes.shape))
+    codes.copy_(nearest.view(codes.shape))
 
 
 @functools.cache
@@ -330,18 +330,18 @@ class Muon(torch.optim.Optimizer):
         for first in range(0, len(matrices), ranks):
             turn = matrices[first : first + ranks]
             update_of_rank = None
-            for place, matrix in enumerate(turn):
+            for owner, matrix in enumerate(turn):
                 matrix_update = _full_tensor(self._direction(matrix, group["momentum"]))
-                if place == rank:
+                if owner == rank:
                     update_of_rank = orthogonalise(matrix_update)
-            for place, matrix in enumerate(turn):
-                update = update_of_rank if place == rank else None
+            for owner, matrix in enumerate(turn):
+                update = update_of_rank if owner == rank else None
                 if update is None:
                     update = torch.empty(
                         matrix.shape, dtype=_precision(matrix), device=matrix.device
                     )
                 if mesh:
-                    dist.broadcast(update, group=mesh.get_group(), group_src=place)
+                    dist.broadcast(update, group=mesh.get_group(), group_src=owner)
                 if isinstance(matrix, DTensor):
                     update = distribute_tensor(
                         update, matrix.device_mesh, matrix.placements, src_data_rank=None

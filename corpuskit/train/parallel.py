@@ -50,7 +50,7 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 @dataclass(frozen=True, slots=True)
 class Parallel:
-    """This rank's place among the ranks."""
+    """This rank, and how it shares the work with the others."""
 
     mesh: DeviceMesh  # (pipeline, replica, shard, expert, tensor)
     dense_mesh: DeviceMesh  # the same, or, if ranks share experts, (pipeline, replica, shard)

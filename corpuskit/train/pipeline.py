@@ -172,12 +172,12 @@ def forward_only(
     sending = []
     for stage in model.stages:
         number = stage.span.index
-        for place, part in enumerate(parts):
-            x = streams[place]
+        for index, part in enumerate(parts):
+            x = streams[index]
             if number and ranks[number - 1] != own_rank:
                 x = torch.empty(like.shape, dtype=like.dtype, device=parallel.device)
                 dist.recv(x, group=group, group_src=ranks[number - 1])
-            streams[place] = x = stage(x, part=part)
+            streams[index] = x = stage(x, part=part)
             if not stage.span.is_last and ranks[number + 1] != own_rank:
                 sending.append((dist.isend(x, group=group, group_dst=ranks[number + 1]), x))
     for work, _ in sending:

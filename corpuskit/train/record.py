@@ -298,7 +298,7 @@ def _identity(output: Path, trunk: str | None = None) -> str:
     return id_in(path.read_bytes(), str(path))
 
 
-def id_in(content: bytes, place: str) -> str:
+def id_in(content: bytes, path: str) -> str:
     """Return the id of a training in its `run.json`.
 
     Raises:
@@ -307,7 +307,7 @@ def id_in(content: bytes, place: str) -> str:
     try:
         return str(json.loads(content)["id"])
     except (ValueError, KeyError, TypeError) as error:
-        raise DataError(f"{place}: has no id: {error}. Restore it, or delete it.") from None
+        raise DataError(f"{path}: has no id: {error}. Restore it, or delete it.") from None
 
 
 def find_newest(settings: TrainSettings) -> tuple[Path, CheckpointRecord] | None:

@@ -384,13 +384,13 @@ class CheckpointSettings(Section):
 
     @field_validator("upload")
     @classmethod
-    def _is_a_place(cls, place: str | None) -> str | None:
+    def _is_an_address(cls, location: str | None) -> str | None:
         try:
-            if place is not None:
-                is_remote(place)
+            if location is not None:
+                is_remote(location)
         except UsageError as error:
             raise ValueError(str(error)) from None
-        return place
+        return location
 
 
 class GuardSettings(Section):
@@ -627,15 +627,17 @@ class TrainSettings(Section):
     @model_validator(mode="after")
     def _folders_differ(self) -> TrainSettings:
         """Refuse one folder for two things, however it is spelled."""
-        given = {
+        locations = {
             "data": self.data, "output": self.output, "checkpoint.upload": self.checkpoint.upload
         }  # fmt: skip
-        places: dict[Path, str] = {}
-        for key, place in given.items():
-            if place is not None and not is_remote(place):
-                other = places.setdefault(Path(place).resolve(), key)
-                if other != key:
-                    raise ValueError(f"{key}: {place} is the folder of {other}. Name another one.")
+        key_of: dict[Path, str] = {}
+        for key, location in locations.items():
+            if location is not None and not is_remote(location):
+                first_key = key_of.setdefault(Path(location).resolve(), key)
+                if first_key != key:
+                    raise ValueError(
+                        f"{key}: {location} is the folder of {first_key}. Name another one."
+                    )
         return self
 
     @model_validator(mode="after")

@@ -101,15 +101,15 @@ def read_task(path: str | Path, limit: int | None = None) -> list[tuple[str, Que
     path = Path(path)
     form: Form | None = None
     questions: list[tuple[str, Question]] = []
-    for place, row in itertools.islice(_rows(path), limit):
+    for line, row in itertools.islice(_rows(path), limit):
         form = form or find_form(row, str(path))
         try:
             question = form.read(row)
             _check(question)
         except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
             reason = f"lacks {error}" if isinstance(error, KeyError) else str(error)
-            raise DataError(f"{path}: {place}: as {form.name}: {reason}. Correct it.") from None
-        questions.append((str(row.get("id", place.rpartition(" ")[2])), question))
+            raise DataError(f"{path}: {line}: as {form.name}: {reason}. Correct it.") from None
+        questions.append((str(row.get("id", line.rpartition(" ")[2])), question))
     if not questions:
         raise UsageError(f"{path}: has no items.")
     return questions
@@ -177,7 +177,7 @@ def _split(context: str, continuation: str) -> tuple[str, str]:
 
 
 def _rows(path: Path) -> Iterator[tuple[str, Row]]:
-    """Yield (place, row) of a file."""
+    """Yield the rows of a file, each after its name in messages: `line 3`, or `row 3`."""
     try:
         if path.suffix == ".parquet":
             with pq.ParquetFile(path) as file:

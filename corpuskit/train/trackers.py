@@ -156,10 +156,13 @@ def _mlflow(settings: TrainSettings, identity: str, _step: int) -> tuple[Log, Cl
     folder = Path(settings.output, "mlruns").resolve()
     client = MlflowClient(os.environ.get("MLFLOW_TRACKING_URI", folder.as_uri()))
     experiment = client.get_experiment_by_name("corpuskit")
-    place = experiment.experiment_id if experiment else client.create_experiment("corpuskit")
-    earlier = client.search_runs([place], f"tags.training = '{identity}'")
+    experiment_id = (
+        experiment.experiment_id if experiment else client.create_experiment("corpuskit")
+    )
+    earlier = client.search_runs([experiment_id], f"tags.training = '{identity}'")
     tags = {"training": identity}
-    run = (earlier or [client.create_run(place, run_name=settings.name, tags=tags)])[0].info.run_id
+    runs = earlier or [client.create_run(experiment_id, run_name=settings.name, tags=tags)]
+    run = runs[0].info.run_id
 
     def log(values: dict[str, float], step: int) -> None:
         for name, value in values.items():

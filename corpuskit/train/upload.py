@@ -1,9 +1,10 @@
-"""Copies of checkpoints in another place, usually a bucket, made while training continues.
+"""Copies of checkpoints at another location, usually a bucket, made while training continues.
 
-The place has what OUTPUT has, under the same names: `checkpoints/step-N/`, `run.json` and the lines
-of `metrics.jsonl` and its like. A checkpoint is copied file by file, each compared with its digest,
-and its `train.json` last; it is deleted in the other order. So one with a `train.json` is complete,
-and readers see no other. The lines go before it: they reach at least as far as the checkpoint.
+The location has the names of OUTPUT: `checkpoints/step-N/`, `run.json`, `metrics.jsonl` and the
+other files of lines. A checkpoint is copied file by file, each compared with its digest, and its
+`train.json` last; it is deleted in the opposite order. So a checkpoint with a `train.json` is
+complete, and readers ignore others. The lines are copied before the `train.json`, so they reach at
+least as far as the checkpoint.
 
 A failure is reported and tried again after the next save. Only the end of a run waits for its copy,
 and fails without it.
@@ -55,7 +56,7 @@ class Uploads:
         settings: of the training; `checkpoint.upload` says where the copies are.
 
     Attributes:
-        store: the place.
+        store: where the copies are.
         held: the step that is being copied, not to be deleted meanwhile.
     """
 
@@ -74,7 +75,7 @@ class Uploads:
         """Bring the training's id and lines to a folder that has none, for a machine that is new.
 
         Raises:
-            UsageError: the place is another training's.
+            UsageError: it holds the copies of another training.
         """
         content, *lines = self.store.read_each(["run.json", *LINES])
         path = self._output / "run.json"
@@ -223,7 +224,7 @@ class Uploads:
         return step in self._verified
 
     def _require_own(self, content: bytes | None) -> None:
-        """Refuse a place whose `run.json` is that of another training."""
+        """Refuse a location whose `run.json` is that of another training."""
         path = self._output / "run.json"
         if content is None or not path.exists():
             return
@@ -232,8 +233,8 @@ class Uploads:
         if copied_id != local_id:
             raise UsageError(
                 f"checkpoint.upload: {self.store.address} has the checkpoints of another training "
-                f"({copied_id}; {path} says {local_id}). Name another place; or, to continue that "
-                "training here, set a new output."
+                f"({copied_id}; {path} says {local_id}). Name another location; or, to continue "
+                "that training here, set a new output."
             )
 
     @property
@@ -295,8 +296,8 @@ def fetch_newest(
     try:
         files, store = read_record(partial).files, open_store(address)
         for file in sorted(files)[parallel.rank :: parallel.world_size]:
-            place = store.at(f"{name}/{file}", digest=files[file][1])
-            LocalStore(partial).adopt(place, file)
+            copy = store.at(f"{name}/{file}", digest=files[file][1])
+            LocalStore(partial).adopt(copy, file)
             beat()
     except (CorpuskitError, OSError) as error:
         failure = error
