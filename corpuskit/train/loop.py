@@ -31,7 +31,7 @@ from corpuskit.train.flops import step_flops
 from corpuskit.train.heartbeat import REQUEUE, Ending, HeartbeatWriter, note_ending
 from corpuskit.train.likelihood import Evaluated
 from corpuskit.train.metrics import StepMetrics, TrainResult, source_losses
-from corpuskit.train.model import micro_batch, token_losses
+from corpuskit.train.model import make_micro_batch, token_losses
 from corpuskit.train.moe import balance_loads, measure_loads, take_loads
 from corpuskit.train.optim import clip_gradients, learning_rate, set_rate
 from corpuskit.train.parallel import begin_micro_batch, join
@@ -250,7 +250,9 @@ def take_step(
         set_rate(run.optimizer, lr)
         run.optimizer.step()
         if sums.experts is not None:
-            balance(run, sums.experts)
+            settings = run.settings.model.experts
+            assert settings is not None, "a model without experts has no loads"
+            balance_loads(run.model.blocks, sums.experts.sum(0), settings.bias_rate)
             watch.count_experts(sums.experts)
     else:
         bad = BadStep(step, reason, sums.loss, sums.grad_norm, usual_loss or sums.loss)
@@ -277,12 +279,6 @@ def take_step(
         experts=None if sums.experts is None else measure_loads(sums.experts.sum(0)),
     )
     return progress, (watch.stop.received or "a signal to another rank") if sums.stops else None
-
-
-def balance(run: Run, loads: torch.Tensor) -> None:
-    """Move the biases of routers by the tokens that each expert got, (sources, layers, E)."""
-    assert run.settings.model.experts is not None, "none without experts"
-    balance_loads(run.model.blocks, loads.sum(0), run.settings.model.experts.bias_rate)
 
 
 def begins_mixture_stage(run: Run, step: int) -> bool:
@@ -351,7 +347,7 @@ def accumulate_gradients(run: Run, batch: Batch, num_labels: torch.Tensor) -> to
     def take(number: int, shape: ModelShape = model.shape) -> MicroBatch:
         rows = slice(number * micro_rows, (number + 1) * micro_rows)
         arrays = (batch[name][rows] for name in ("tokens", "labels", "position_ids"))
-        return micro_batch(
+        return make_micro_batch(
             shape, *arrays, kernel=run.kernel, device=run.parallel.device,
             context=run.parallel.context,
         )  # fmt: skip
@@ -361,12 +357,12 @@ def accumulate_gradients(run: Run, batch: Batch, num_labels: torch.Tensor) -> to
     losses = []
     for number in range(-(-num_rows // micro_rows)):
         begin_micro_batch(model, settings, is_last=(number + 1) * micro_rows >= num_rows)
-        part = take(number)
-        logits = model(part.tokens, part.layout)
-        loss, objective = token_losses(logits, part.labels, settings.model.z_loss)
+        micro_batch = take(number)
+        logits = model(micro_batch.tokens, micro_batch.layout)
+        loss, objective = token_losses(logits, micro_batch.labels, settings.model.z_loss)
         if teacher := run.teacher:
-            laid_out = take(number, teacher.model.shape)
-            objective = teacher.blend(objective, loss, logits, laid_out)
+            for_teacher = take(number, teacher.model.shape)
+            objective = teacher.blend(objective, loss, logits, for_teacher)
         (objective / num_labels).backward()  # type: ignore[no-untyped-call]
         losses.append(loss.detach())
     return torch.cat(losses)

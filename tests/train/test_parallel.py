@@ -14,7 +14,7 @@ from torch.distributed.tensor import DTensor
 from corpuskit.errors import UsageError
 from corpuskit.loader.assemble import IGNORED
 from corpuskit.train.attention import lay_out
-from corpuskit.train.model import Decoder, init_weights, micro_batch, token_losses
+from corpuskit.train.model import Decoder, init_weights, make_micro_batch, token_losses
 from corpuskit.train.optim import build_optimizer, clip_gradients
 from corpuskit.train.parallel import (
     Parallel,
@@ -83,7 +83,7 @@ def take_step(
     num_labels = int((labels != IGNORED).sum())
     total = torch.zeros(())
     for rows in np.array_split(mine, 1 if settings.parallel.zero == 3 else 2):
-        part = micro_batch(
+        part = make_micro_batch(
             model.shape, tokens[rows], labels[rows], positions[rows], kernel="sdpa",
             device=torch.device("cpu"), context=parallel.context if parallel else None,
         )  # fmt: skip
