@@ -263,7 +263,7 @@ def quantise_into(
 
 @functools.cache
 def _map(device: torch.device, *, is_signed: bool) -> torch.Tensor:
-    """Return the 256 numbers that codes mean: seven decades, the larger ones divided more finely."""
+    """Return the 256 numbers that codes mean: seven decades, finer in the larger ones."""
     values = [0.0, 1.0]
     for decade in range(7):
         edges = torch.linspace(0.1, 1, 2 ** (decade + (not is_signed)) + 1)
