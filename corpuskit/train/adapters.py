@@ -85,7 +85,7 @@ def stored_shapes(
         return {name: tuple(shape)}
     (rows, columns), rank = shape, adapter["rank"]
     parts: dict[str, tuple[int, ...]] = {f"{module}.base_layer.weight": (rows, columns)}
-    if adapter.get("quantize"):
+    if adapter["quantize"]:
         codes, scale = (rows, columns // 2), (rows, columns // NF4_BLOCK)
         parts = {f"{module}.base_layer.codes": codes, f"{module}.base_layer.scale": scale}
     parts |= {
@@ -101,7 +101,7 @@ def merge(parts: Sequence[torch.Tensor], adapter: Adapter | None) -> torch.Tenso
     """Return the weight of a matrix from its tensors, which `stored_shapes` names."""
     if len(parts) == 1 or adapter is None:
         return parts[0]
-    if adapter.get("quantize"):  # read as float32, as everything is
+    if adapter["quantize"]:  # exports read all tensors as float32, codes too
         codes, scale, *parts = parts
         parts = [dequantise(codes.round().to(torch.uint8), scale), *parts]
     base, down, up, *magnitude = parts

@@ -140,7 +140,7 @@ class Checkpoints:
         """Return a checkpoint of another output; collective.
 
         Raises:
-            UsageError: the folder is no checkpoint.
+            UsageError: the folder is not a checkpoint.
             DataError: it is damaged.
         """
         require_checkpoint(folder)

@@ -281,7 +281,11 @@ def test_writing_does_not_begin_before_the_last_one_is_through() -> None:
             1,
             r"schedule.decay_tokens: 49, and 2,000 of warmup, .* to at most 48, or train longer",
         ),
-        ({"branch_from": "step-00000004"}, 1, "branch_from: step-00000004 is no checkpoint. Name"),
+        (
+            {"branch_from": "step-00000004"},
+            1,
+            "branch_from: step-00000004 is not a checkpoint. Name",
+        ),
     ],
 )
 def test_what_the_loop_would_refuse_is_refused(

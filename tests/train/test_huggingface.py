@@ -644,7 +644,7 @@ def test_the_command_exports_the_newest_step(
     config = json.loads((tmp_path / "out" / "config.json").read_text())
     assert (config["max_position_embeddings"], config["torch_dtype"]) == (32, "bfloat16")
     result = CliRunner().invoke(command, [str(file), "--export", "x", "--step", "4"])
-    assert "has none of step 4. There is: 3." in str(result.exception)
+    assert "has no checkpoint of step 4. It has: 3." in str(result.exception)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
