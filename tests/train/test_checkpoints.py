@@ -157,7 +157,7 @@ def test_nothing_is_begun_anew_when_all_are_damaged(
     for _, error in outcomes:
         assert error.startswith(
             f"DataError: {output}/checkpoints/{NEWEST}: the checkpoint is damaged: __0_0.distcp is "
-            "not what was saved: its digest differs. No whole one is left: restore one"
+            "not what was saved: its digest differs. No undamaged one is left: restore "
         )
     assert [path for path in sorted(output.rglob("*")) if "heartbeats" not in path.parts] == [
         path for path in before if "heartbeats" not in path.parts
