@@ -131,8 +131,8 @@ class Checkpoints:
         if self.damaged:
             folder, problem = self.damaged[0]
             raise DataError(
-                f"{folder}: the checkpoint is damaged: {problem}. No undamaged one is left: restore "
-                f"one from a copy, or delete {self._folder} to begin at step 0."
+                f"{folder}: the checkpoint is damaged: {problem}. No undamaged one is left: "
+                f"restore one from a copy, or delete {self._folder} to begin at step 0."
             )
         return None
 

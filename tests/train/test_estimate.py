@@ -82,7 +82,7 @@ def test_parameters_are_counted_exactly(changes: dict[str, Any]) -> None:
 def test_presets_are_named_by_their_blocks(preset: str) -> None:
     shape = ModelSettings.model_validate({"preset": preset}).shape(1000)
     number = float(preset[:-1]) * {"m": 1e6, "b": 1e9}[preset[-1]]
-    assert count_parameters(shape).non_embedding == pytest.approx(number, rel=0.25)
+    assert count_parameters(shape).blocks == pytest.approx(number, rel=0.25)
 
 
 class Repeated(Context):
