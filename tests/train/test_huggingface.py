@@ -528,17 +528,17 @@ def test_the_model_section_may_repeat_but_not_contradict(tmp_path: Path, setting
 def test_tokens_of_another_tokenizer_are_refused(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_bytes(TOKENIZER)
     same, other = ({"hash": one, "vocab_size": 48} for one in (ORIGIN["file"], "none"))
-    require_tokenizer(tmp_path, same, PLAIN)
+    require_tokenizer(tmp_path, same, PLAIN, "same")
     with pytest.raises(UsageError, match=rf"its tokenizer .*\(tokenizer.json {same['hash']}\)"):
-        require_tokenizer(tmp_path, other, PLAIN)
-    require_tokenizer(tmp_path, other, PLAIN, is_trusted=True)
+        require_tokenizer(tmp_path, other, PLAIN, "same")
+    require_tokenizer(tmp_path, other, PLAIN, "trusted")
     (tmp_path / "corpuskit.json").write_text(json.dumps({"tokenizer": ORIGIN}))
-    require_tokenizer(tmp_path, other, PLAIN)
+    require_tokenizer(tmp_path, other, PLAIN, "same")
     (tmp_path / "tokenizer.json").write_bytes(b"{ }")
     with pytest.raises(UsageError, match=r"its tokenizer .* may not be that of the packed tokens"):
-        require_tokenizer(tmp_path, other, PLAIN)
+        require_tokenizer(tmp_path, other, PLAIN, "same")
     with pytest.raises(UsageError, match=r"the model has 61 tokens, and the tokenizer .* has 62"):
-        require_tokenizer(tmp_path, same | {"vocab_size": 62}, PLAIN, is_trusted=True)
+        require_tokenizer(tmp_path, same | {"vocab_size": 62}, PLAIN, "trusted")
 
 
 BYTES = [bytes([byte]) for byte in range(256)]
