@@ -216,6 +216,7 @@ def write_plan(run: Path, spec: Any, rows: Mapping[str, int], index: list[dict[s
         "index": "mix/index.parquet",
         "lookups": "mix/lookups.parquet",
         "files": "mix/files.json",
+        "digests": {"lookups": "none", "files": "none"},
     }
     plan["plan_hash"] = plan_hash(plan, digest_file(run / "mix" / "index.parquet"))
     (run / "mix" / "plan.json").write_text(json.dumps(plan), "utf-8")
