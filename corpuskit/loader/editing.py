@@ -1,9 +1,9 @@
-"""Makes edits of a running mixture: each is checked against the plan, then appended.
+"""Makes edits of a running mixture; each is checked against the plan, then appended.
 
     plan = read_mix("runs/r")
     plan = append(plan, skip_rows(plan, [(8_000, 8_800)]))
 
-A state saved before the edit loads under the new plan if it precedes what the edit changes.
+A state from before the edit loads under the new plan if it precedes the rows that the edit changes.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ def append(plan: MixPlan, edit: Edit, other: MixPlan | None = None) -> MixPlan:
 
 
 def _link_files(plan: MixPlan, after: MixPlan, other: MixPlan) -> None:
-    """Give the files of the sources that an edit adds names in `edits/`: links, or copies.
+    """Link the files of the sources that an edit adds into `edits/`, or copy them.
 
-    Links where both runs lie on one file system. A file that is there already, as after a kill, is
-    compared and kept.
+    Links need both runs on one file system. A file that exists, as after a kill, is compared and
+    kept.
 
     Raises:
         DataError: a file of the other run is missing, or not what its plan says.
@@ -157,7 +157,7 @@ def add_sources(
 def _new_names(
     plan: MixPlan, other: MixPlan, weights: Mapping[str, int], rename: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return the sources of another run that are to be added, and what they are called here."""
+    """Return the sources to add: name in the other run -> name in this one."""
     address, own_names = other.files.address, [source.name for source in plan.sources]
     for key in ("tokenizer", "seq_len", "dtype"):
         if plan.base.fields[key] != other.base.fields[key]:
@@ -173,9 +173,9 @@ def _new_names(
             f"edit source: the sources of {address} are {', '.join(stored_names)}. Give each of"
             f" them at most one name of its own (--as SOURCE=NAME), got {dict(rename)}."
         )
-    if wrong := [to for to in rename.values() if not to.replace("-", "_").isidentifier()]:
+    if invalid := [to for to in rename.values() if not to.replace("-", "_").isidentifier()]:
         raise UsageError(
-            f"edit source: --as {wrong[0]!r}: a source's name must be made of letters, digits, -"
+            f"edit source: --as {invalid[0]!r}: a source's name must be made of letters, digits, -"
             " and _. Exports name files after it."
         )
     names = {source: to for source, to in names.items() if weights.get(to) and to not in own_names}
@@ -203,7 +203,7 @@ def _stage(
     max_epochs: Mapping[str, float],
     names: Sequence[str],
 ) -> dict[str, Any]:
-    """Return what an edit says that begins a stage; `names` are those of the sources."""
+    """Return the fields of an edit that begins a stage; `names` are all sources."""
     total = plan.order.num_rows
     if not 0 <= row <= total:
         raise UsageError(f"edit: the plan has rows 0 to {total}, got {row}.")
@@ -264,13 +264,13 @@ def take_down(
 
     Args:
         plan: the current plan.
-        row: the run's row index from which it counts.
+        row: the run's row index from which it applies.
         documents: ids, or keys.
-        reason: kept with the edit.
-        ignore_missing: leave out documents that are in no packed row; at least one must be in one.
+        reason: stored with the edit.
+        ignore_missing: leave out documents that no packed row holds, but not all of them.
 
     Raises:
-        UsageError: a document is in no packed row, or there is no such row.
+        UsageError: no packed row holds a document, or there is no such row.
     """
     if not 0 <= row <= plan.order.num_rows:
         raise UsageError(f"edit: the plan has rows 0 to {plan.order.num_rows}, got {row}.")

@@ -299,7 +299,7 @@ class Planner:
     def _gains(self, window: Window, num_steps: int) -> bool:
         """Return whether a longer window would take two rows or more from a permuted row group.
 
-        Rows in stored order gain nothing, and reading far ahead delays the start of a run.
+        Rows in stored order gain nothing, and reading far ahead is a burst at the start of a run.
         """
         sources = window.rows.sources[self._plan.order.is_permuted(window.rows)]
         counts = np.bincount(sources, minlength=len(self._plan.sources))
