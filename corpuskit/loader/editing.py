@@ -280,10 +280,10 @@ def take_down(
         raise UsageError("edit: no document is given.")
     keys_of = provenance.lookups.keys_of(name for name in names if isinstance(name, str))
     keys = {name: {name} if isinstance(name, int) else keys_of[name] for name in names}
-    stretches = provenance.lookups.stretches_of(set().union(*keys.values()))
-    packed = {key for _, key, *_ in stretches}
+    spans = provenance.lookups.spans_of(set().union(*keys.values()))
+    packed = {key for _, key, *_ in spans}
     missing = [name for name in names if not keys[name] & packed]
-    if missing and not (ignore_missing and stretches):
+    if missing and not (ignore_missing and spans):
         examples = ", ".join(repr(name) for name in missing[:5])
         raise UsageError(
             f"edit: {len(missing)} of {len(names)} documents are in no packed row: {examples}"
@@ -291,15 +291,15 @@ def take_down(
             " ignore_missing (--ignore-missing) leaves them out."
         )
     order = [source.name for source in plan.sources]
-    sources = np.array([order.index(source) for source, *_ in stretches], np.int32)
-    sizes = provenance.text_bytes_of(stretches, sources)
+    sources = np.array([order.index(source) for source, *_ in spans], np.int32)
+    sizes = provenance.text_bytes_of(spans, sources)
     columns: tuple[list[Any], ...] = (
-        [source for source, *_ in stretches],
-        [row for _, _, row, _, _ in stretches],
-        [first for *_, first, _ in stretches],
-        [count for *_, count in stretches],
+        [source for source, *_ in spans],
+        [row for _, _, row, _, _ in spans],
+        [first for *_, first, _ in spans],
+        [count for *_, count in spans],
         sizes,
-        [key for _, key, *_ in stretches],
+        [key for _, key, *_ in spans],
     )
     payload = {
         "documents": sorted(str(name) for name in names if keys[name] & packed),

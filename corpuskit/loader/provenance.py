@@ -164,12 +164,12 @@ class Provenance:
         else:
             raise UsageError(f"occurrences: document must be an id or a key, got {document!r}.")
         names = [source.name for source in self._plan.sources]
-        stretches: dict[tuple[int, int], tuple[int, int, int]] = {}
-        for source, key, row, first, count in self.lookups.stretches_of(keys):
+        spans: dict[tuple[int, int], tuple[int, int, int]] = {}
+        for source, key, row, first, count in self.lookups.spans_of(keys):
             source_row = (names.index(source), row)
-            old = stretches.get(source_row, (first, first + count - 1, key))
-            stretches[source_row] = (min(first, old[0]), max(first + count - 1, old[1]), key)
-        if not stretches:
+            old = spans.get(source_row, (first, first + count - 1, key))
+            spans[source_row] = (min(first, old[0]), max(first + count - 1, old[1]), key)
+        if not spans:
             raise UsageError(
                 f"occurrences: no packed row holds document {document!r}."
                 " `corpuskit why` tells whether and where it was dropped."
@@ -178,29 +178,29 @@ class Provenance:
             DocumentRow(
                 row_index, row, epoch, first, last, self._plan.takedowns.names(key, row_index)
             )
-            for (source, row), (first, last, key) in stretches.items()
+            for (source, row), (first, last, key) in spans.items()
             for row_index, epoch in self._plan.order.row_indices_of(source, row)
             if not self._plan.skips.covers(row_index)
         )
 
     def text_bytes_of(
-        self, stretches: Sequence[tuple[str, int, int, int, int]], sources: NDArray[np.int32]
+        self, spans: Sequence[tuple[str, int, int, int, int]], sources: NDArray[np.int32]
     ) -> list[int]:
-        """Return the bytes of text of stretches, which `Lookups.stretches_of` returns.
+        """Return the bytes of text of spans, which `Lookups.spans_of` returns.
 
         Args:
-            stretches: (source, key, row, first token, number of tokens) of each.
+            spans: (source, key, row, first token, number of tokens) of each.
             sources: (M,) numbers of their sources.
 
         Raises:
-            DataError: a row has no such stretch, so the lookups are wrong.
+            DataError: a row has no such span, so the lookups are wrong.
         """
-        rows = np.array([row for _, _, row, _, _ in stretches], np.int64)
+        rows = np.array([row for _, _, row, _, _ in spans], np.int64)
         names = ("doc_starts", "doc_keys", "text_bytes")
         names_of = [source.name for source in self._plan.sources]
         text_bytes = []
-        for stretch, columns in zip(stretches, self._columns(sources, rows, names), strict=True):
-            source, key, row, first, count = stretch
+        for span, columns in zip(spans, self._columns(sources, rows, names), strict=True):
+            source, key, row, first, count = span
             starts, keys, sizes = columns
             ends = [*starts[1:], self._plan.seq_len + 1]
             shift = self._shifts[names_of.index(source)]
@@ -380,9 +380,9 @@ class Lookups:
         self._runs = [lookups, *(_RunLookups(plan.files, a.base.fields, a) for a in plan.added)]
         self.where = lookups.where
 
-    def stretches_of(self, keys: set[int]) -> list[tuple[str, int, int, int, int]]:
+    def spans_of(self, keys: set[int]) -> list[tuple[str, int, int, int, int]]:
         """Return (source, key, row, first token, number of tokens) of all spans of documents."""
-        return sorted(itertools.chain(*(run.stretches_of(keys) for run in self._runs)))
+        return sorted(itertools.chain(*(run.spans_of(keys) for run in self._runs)))
 
     def keys_of(self, documents: Iterable[str]) -> dict[str, set[int]]:
         """Return the keys of the documents with each id: one, unless the user's ids repeat."""
@@ -426,25 +426,23 @@ class _RunLookups:
         self.where = files.where(self._name)
         self._shift = self._first_ordinal << KEY_BITS
 
-    def stretches_of(self, keys: set[int]) -> list[tuple[str, int, int, int, int]]:
+    def spans_of(self, keys: set[int]) -> list[tuple[str, int, int, int, int]]:
         """Return (source, key, row, first token, number of tokens) of all spans of documents."""
         shift = self._shift
         ascending = np.array(
             sorted(key - shift for key in keys if shift <= key < 1 << 63), np.int64
         )
-        stretches: list[tuple[str, int, int, int, int]] = []
+        spans: list[tuple[str, int, int, int, int]] = []
         if not len(ascending):
-            return stretches
+            return spans
         for source, run in self._runs("doc_rows", int(ascending[0]), int(ascending[-1])):
             for batch in run.among(ascending):
                 columns = [
                     batch.column(name).to_pylist()
                     for name in ("key", "row", "first_token", "num_tokens")
                 ]
-                stretches += [
-                    (source, key + shift, *row) for key, *row in zip(*columns, strict=True)
-                ]
-        return stretches
+                spans += [(source, key + shift, *row) for key, *row in zip(*columns, strict=True)]
+        return spans
 
     def keys_of(self, documents: Iterable[str]) -> dict[str, set[int]]:
         """Return the keys of the documents with each id: one, unless the user's ids repeat."""

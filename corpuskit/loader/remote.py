@@ -144,7 +144,7 @@ class RangeFile:
 
 
 def _fetch_nothing(span: Span) -> memoryview:
-    raise ValueError(f"bytes {span.begin} to {span.end} were asked for from a closed part")
+    raise ValueError(f"bytes {span.begin} to {span.end} were requested from a closed part")
 
 
 def _do_nothing() -> None:

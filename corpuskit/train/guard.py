@@ -147,7 +147,7 @@ class Suspect:
 def document_losses(
     batch: Mapping[str, Any], losses: NDArray[np.float32], expected: float
 ) -> list[tuple[float, int, int, int, float]]:
-    """Return the most suspect stretches of a batch.
+    """Return the most suspect spans of a batch.
 
     Those without a finite loss come first, then those that cost most.
 
@@ -179,17 +179,17 @@ def document_losses(
 
 
 def name_documents(
-    loader: StreamingLoader, step: int, stretches: Sequence[tuple[float, int, int, int, float]]
+    loader: StreamingLoader, step: int, spans: Sequence[tuple[float, int, int, int, float]]
 ) -> list[Suspect]:
-    """Return the documents of these stretches.
+    """Return the documents of these spans.
 
     Args:
         loader: of the run.
         step: the bad one.
-        stretches: as `document_losses` gives them, rows counted in the global batch.
+        spans: as `document_losses` gives them, rows counted in the global batch.
     """
     suspects = []
-    for excess, number, first_token, tokens, loss in stretches:
+    for excess, number, first_token, tokens, loss in spans:
         (row,) = loader.which(step, row=number)
         span = next(span for span in reversed(row.documents) if span.first_token <= first_token)
         suspects.append(

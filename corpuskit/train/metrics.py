@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from corpuskit.errors import CorpuskitError, DataError, describe
+from corpuskit.storage import LocalStore
 from corpuskit.train.heartbeat import REQUEUE
 
 if TYPE_CHECKING:
@@ -294,14 +295,12 @@ class MetricsWriter:
 
         Call it before `evaluation`, so that a step with a line there has its items.
         """
-        path = self._output / "items" / f"step-{step:08d}" / f"{task}.jsonl"
+        name = f"items/step-{step:08d}/{task}.jsonl"
+        content = "".join(json.dumps(line) + "\n" for line in lines).encode()
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            partial = path.with_suffix(".partial")
-            partial.write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
-            partial.replace(path)
+            LocalStore(self._output).put(name, content)
         except OSError as error:
-            raise CorpuskitError(f"{path}: {describe(error)}") from error
+            raise CorpuskitError(f"{self._output / name}: {describe(error)}") from error
 
     def has_evaluation(self, num_done: int) -> bool:
         """Return whether evaluations.jsonl has a line for `num_done` steps."""
