@@ -63,16 +63,12 @@ class TrainingStatus:
     events: tuple[dict[str, Any], ...]  # the last ones that are not routine, oldest first
 
 
-def read_status(settings: TrainSettings, now: float | None = None) -> TrainingStatus:
+def read_status(settings: TrainSettings) -> TrainingStatus:
     """Read the status of a run.
 
     Ages compare this machine's clock with those of the ranks' machines.
-
-    Args:
-        settings: of the run.
-        now: seconds since 1970; the clock's when absent.
     """
-    now = time.time() if now is None else now
+    now = time.time()
     output = Path(settings.output)
     events = read_tail(output, "events", EVENTS_BYTES)
     metrics = read_tail(output, "metrics", METRICS_BYTES)
