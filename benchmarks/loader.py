@@ -315,6 +315,7 @@ def write_plan(
         "index": "mix/index.parquet",
         "lookups": "mix/lookups.parquet",
         "files": "mix/files.json",
+        "digests": {"lookups": "none", "files": "none"},
     }
     plan["plan_hash"] = plan_hash(plan, digest_file(run_dir / "mix" / "index.parquet"))
     (run_dir / "mix" / "plan.json").write_text(json.dumps(plan))

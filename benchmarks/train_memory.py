@@ -37,7 +37,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from corpuskit.train.estimate import FLOAT, plan_work, step_moments
-from corpuskit.train.model import micro_batch, token_losses
+from corpuskit.train.model import make_micro_batch, token_losses
 from corpuskit.train.optim import build_optimizer, clip_gradients
 from corpuskit.train.parallel import begin_micro_batch, build_model, join
 from corpuskit.train.settings import TrainSettings
@@ -221,7 +221,7 @@ def _take_steps(case: Case, parallel: Any, living: Living | None) -> dict[str, f
             begin_micro_batch(model, settings, is_last=number == case.micro_batches - 1)
             before, saved = living.now if living else 0, dict[int, int]()
             tokens = random.integers(case.vocab_size, size=(case.rows, case.seq_len))
-            part = micro_batch(
+            part = make_micro_batch(
                 shape, tokens, tokens.copy(), positions, kernel="sdpa", device=parallel.device,
                 context=parallel.context,
             )  # fmt: skip

@@ -48,8 +48,9 @@ class Corpuskit(Loader):
                 part = array[first : first + spec.rows_per_part]
                 index.append(write_part(run, name, first, part, number << 40))
             documents[name] = spans_of(number << 40, len(array), spec.width)
-        write_plan(run, spec, {name: len(array) for name, array in rows.items()}, index)
+        (run / "mix").mkdir()
         write_lookups(run, documents)
+        write_plan(run, spec, {name: len(array) for name, array in rows.items()}, index)
 
     def open(self, state: Any = None) -> None:
         spec = self.spec
@@ -187,7 +188,6 @@ def write_plan(run: Path, spec: Any, rows: Mapping[str, int], index: list[dict[s
     from corpuskit.loader import plan_hash
     from corpuskit.storage import digest_file
 
-    (run / "mix").mkdir()
     pq.write_table(pa.Table.from_pylist(index), run / "mix" / "index.parquet")
     total = 2048 if spec.weights else sum(rows.values()) * spec.num_epochs
     plan: dict[str, Any] = {
@@ -212,15 +212,16 @@ def write_plan(run: Path, spec: Any, rows: Mapping[str, int], index: list[dict[s
         "stages": [{"name": "main", "rows": total, "weights": dict(spec.weights or {"web": 1})}],
         "skip": [],
     }
+    files = [{"ordinal": i, "source": name, "path": f"{name}.jsonl"} for i, name in enumerate(rows)]
+    (run / "mix" / "files.json").write_text(json.dumps({"format": 1, "files": files}), "utf-8")
+    names = {"lookups": "mix/lookups.parquet", "files": "mix/files.json"}
     plan |= {
         "index": "mix/index.parquet",
-        "lookups": "mix/lookups.parquet",
-        "files": "mix/files.json",
+        **names,
+        "digests": {key: digest_file(run / name) for key, name in names.items()},
     }
     plan["plan_hash"] = plan_hash(plan, digest_file(run / "mix" / "index.parquet"))
     (run / "mix" / "plan.json").write_text(json.dumps(plan), "utf-8")
-    files = [{"ordinal": i, "source": name, "path": f"{name}.jsonl"} for i, name in enumerate(rows)]
-    (run / "mix" / "files.json").write_text(json.dumps({"format": 1, "files": files}), "utf-8")
 
 
 def write_lookups(run: Path, documents: Mapping[str, Mapping[str, NDArray[Any]]]) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 
 from corpuskit.cli._render import console, text_table
-from corpuskit.train.estimate import COPY_RATE, FILLED, WRITE_RATE
+from corpuskit.train.estimate import COPY_RATE, FILL_RATIO, WRITE_RATE
 from corpuskit.train.flops import token_flops
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def _model(figures: Estimate) -> Table:
         ),
         ("head", _count(count.head), head),
         ("total", _count(count.total), f"{count.total:,}"),
-        ("non-embedding", _count(count.non_embedding), ""),
+        ("non-embedding", _count(count.blocks), ""),
     )  # fmt: skip
 
 
@@ -219,7 +219,7 @@ def _fit(figures: Estimate) -> str:
     share = f"{_size(need)} of {_size(room)} on {figures.device.name}, {100 * need / room:.0f} %"
     if need > room:
         return f"DOES NOT FIT: {share}."
-    if need > FILLED * room:
+    if need > FILL_RATIO * room:
         return f"TIGHT: {share}; fragments, NCCL and CUDA take some, too."
     return f"Fits: {share}."
 

@@ -153,10 +153,9 @@ def token_facts(
 def _rows(plan: MixPlan, provenance: Provenance, key: int) -> list[dict[str, Any]]:
     names = [source.name for source in plan.sources]
     facts = []
-    for source, _, row, first, count in provenance.lookups.stretches_of({key}):
-        location = plan.parts.locate(
-            np.array([names.index(source)], np.int32), np.array([row], np.int64)
-        )
+    for source, _, row, first, count in provenance.lookups.spans_of({key}):
+        cell = np.array([names.index(source)], np.int32), np.array([row], np.int64)
+        place = plan.parts.locate(*cell)
         facts.append(
             {
                 "source": source,

@@ -37,11 +37,11 @@ def read_minhashes(
 ) -> Iterator[tuple[str, MinHash]]:
     """Yield (document id, MinHash) of every document that the stage signed, in reading order.
 
-    Duplicates that the stage went on to remove are among them. About 58,000 a second.
+    That includes the duplicates that the stage removed. Yields about 58,000 a second.
 
     Args:
         run_directory: path or address.
-        stage: its label; it ran with `scheme: datasketch` and `signatures: true`.
+        stage: its label; it must have run with `scheme: datasketch` and `signatures: true`.
 
     Raises:
         UsageError: the run has no such signatures; says what to do.
@@ -52,13 +52,13 @@ def read_minhashes(
 
 
 def read_parameters(run_directory: str | Path, stage: str = "minhash_dedup") -> SignatureSettings:
-    """Return what the signatures of a stage were made with.
+    """Return the settings of the signatures of a stage.
 
     Raises:
         UsageError: the run has no such signatures; says what to do.
     """
-    place, part = _parts(run_directory, stage)[0]
-    with open_ranged(place) as source, open_parquet(source, place) as file:
+    content, part = _parts(run_directory, stage)[0]
+    with open_ranged(content) as source, open_parquet(source, content) as file:
         return _checked(read_settings(file, part.path), stage)
 
 
@@ -70,7 +70,7 @@ def build_index(
 ) -> MinHashLSH:
     """Return an LSH index of all signed documents, with the bands of the stage; keys are ids.
 
-    Documents with one id are one document to the index: the last counts.
+    Of documents with the same id, the index has the last one.
 
     Args:
         run_directory: path or address.
@@ -96,7 +96,7 @@ def build_index(
 
 
 def similar(index: MinHashLSH, text: str, parameters: SignatureSettings) -> list[str]:
-    """Return the ids of documents that share a band with a text, sorted: candidates.
+    """Return the sorted ids of candidates: documents that share a band with a text.
 
     Args:
         index: see `build_index`, or another with the same signatures.
@@ -107,7 +107,7 @@ def similar(index: MinHashLSH, text: str, parameters: SignatureSettings) -> list
 
 
 def sign_text(text: str, parameters: SignatureSettings) -> MinHash:
-    """Return the MinHash of a text, as the stage would have it; made by datasketch alone."""
+    """Return the MinHash of a text, equal to that of the stage; computed by datasketch."""
     minhash = _minhash(parameters, None)
     minhash.update_batch(shingle_bytes(text, parameters.ngram))
     return minhash
@@ -116,9 +116,10 @@ def sign_text(text: str, parameters: SignatureSettings) -> MinHash:
 def shingle_bytes(text: str, ngram: int = 5) -> list[bytes]:
     r"""Return the shingles of a text: n-grams of `\w+` words in lower case, joined by a space.
 
-    A text of fewer words has one shingle, of all of them, and one without words none.
+    A text of fewer words has one shingle of all its words; a text without words has none.
     """
-    # A capital sigma is the ordinary small one also at the end of a word: see kernels/wordhash.py.
+    # A capital sigma becomes the ordinary small one, also at the end of a word: see
+    # kernels/wordhash.py.
     words = re.findall(r"\w+", text.replace("\u03a3", "\u03c3").lower())
     if not words:
         return []
@@ -127,11 +128,11 @@ def shingle_bytes(text: str, ngram: int = 5) -> list[bytes]:
 
 
 def hash_function(function: str, precision: int) -> Callable[[bytes], int]:
-    """Return the `hashfunc` of a MinHash whose shingles `scheme: datasketch` hashes so.
+    """Return the `hashfunc` of a MinHash for a hash function of `scheme: datasketch`.
 
     Args:
-        function: `sha1`, datasketch's own, or `xxhash`, three times as fast to compute there.
-        precision: 32 for its permutations `affine32`, 64 for `affine64`.
+        function: `sha1`, datasketch's default, or `xxhash`, which is three times as fast.
+        precision: 32 for the permutations `affine32`, 64 for `affine64`.
     """
     if function == "sha1":
         from datasketch import hashfunc
@@ -170,8 +171,8 @@ def _permutations(settings: SignatureSettings) -> NDArray[Any]:
 def _batches(
     run_directory: str | Path, stage: str
 ) -> Iterator[tuple[SignatureSettings, list[str], NDArray[Any]]]:
-    for place, part in _parts(run_directory, stage):
-        with open_ranged(place) as source, open_parquet(source, place) as file:
+    for content, part in _parts(run_directory, stage):
+        with open_ranged(content) as source, open_parquet(source, content) as file:
             settings = _checked(read_settings(file, part.path), stage)
             for batch in read_signatures(file, settings):
                 yield settings, batch.ids.to_pylist(), batch.values

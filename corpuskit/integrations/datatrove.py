@@ -28,24 +28,24 @@ if TYPE_CHECKING:
 
     from corpuskit.stage import Outcome
 
-BATCH_TEXT_BYTES = 8 << 20  # text that a stage is given at a time, about; as in a run of our own
+BATCH_TEXT_BYTES = 8 << 20  # text of a batch, about; as in our own runs
 
+# Our columns -> datatrove's names of the same values.
 _NAMES = {"language.label": "language", "language.score": "language_score"}
-"""Our columns -> what datatrove calls the same."""
 
 
 class CorpuskitFilter(BaseFilter):  # type: ignore[misc]
     """A streaming stage of corpuskit as a step of a datatrove pipeline.
 
     Documents that the stage drops go to the exclusion writer with `filter_reason` in their
-    metadata; the others go on with the text as the stage leaves it and its columns as metadata
+    metadata. Others continue with the text that the stage returns, and its columns as metadata
     `<stage>.<field>`. Statistics are those of datatrove's filters.
 
     Args:
         stage: a name (`gopher_quality`), or a configured stage.
-        exclusion_writer: gets the dropped documents, with the texts they came with.
-        batch_size: documents that are collected before the stage sees them; few are slow.
-        params: parameters of the stage, when it is given by name.
+        exclusion_writer: gets the dropped documents, with their original texts.
+        batch_size: documents that the stage gets at a time; small batches are slow.
+        params: parameters of the stage, if it is given by name.
 
     Raises:
         UsageError: there is no such streaming stage, or a parameter is wrong.
@@ -70,9 +70,9 @@ class CorpuskitFilter(BaseFilter):  # type: ignore[misc]
         return self.filter_batch([doc])[0]
 
     def filter_batch(self, batch: list[Document]) -> list[bool | tuple[bool, str]]:
-        """Decide about documents; those that are kept get their new text and metadata."""
+        """Decide about documents; set text and metadata of those that are kept."""
         outcomes: list[bool | tuple[bool, str]] = []
-        for documents in _bounded(batch):
+        for documents in _split(batch):
             outcomes += self._apply(documents)
         return outcomes
 
@@ -112,7 +112,7 @@ def _configured(stage: str | StreamingStage, params: dict[str, Any]) -> Streamin
             raise UsageError(f"{stage} has no parameter {first['loc'][-1]!r}. {hint}") from None
         message = str(first["msg"]).removeprefix("Value error, ")
         raise UsageError(f"{name}: {message}, got {first['input']!r}.") from None
-    instance.files()  # are looked at before anything runs
+    instance.files()  # a missing file is refused now, not in a task
     return instance
 
 
@@ -120,8 +120,8 @@ def _is_streaming(name: str) -> bool:
     return registry.kind_of(name) in {"annotators", "filters", "rewriters"}
 
 
-def _bounded(batch: list[Document]) -> Iterator[list[Document]]:
-    """Yield runs of documents with about BATCH_TEXT_BYTES of text."""
+def _split(batch: list[Document]) -> Iterator[list[Document]]:
+    """Yield consecutive documents with about BATCH_TEXT_BYTES of text."""
     waiting: list[Document] = []
     size = 0
     for document in batch:
@@ -140,7 +140,7 @@ def _bounded(batch: list[Document]) -> Iterator[list[Document]]:
 
 
 def _view(documents: list[Document], stage: StreamingStage) -> View:
-    """Return documents as a stage sees them; keys follow from ids."""
+    """Return the view of documents for a stage; keys follow from ids."""
     metadata = [document.metadata for document in documents]
     origins = [
         {
@@ -171,7 +171,7 @@ def _view(documents: list[Document], stage: StreamingStage) -> View:
 def _column(name: str, documents: list[Document], stage: StreamingStage) -> pa.Array:
     """Return a column that the stage needs, from the metadata: numbers, or strings.
 
-    Each value is converted by itself, so that it means the same in every batch.
+    Each value is converted by itself, so that it does not depend on the batch.
 
     Raises:
         DataError: a value is neither.
@@ -202,13 +202,13 @@ def _column(name: str, documents: list[Document], stage: StreamingStage) -> pa.A
 
 def _as_string(value: Any) -> str | None:
     if isinstance(value, bool):
-        return str(int(value))  # as a number, which a column without strings would have
+        return str(int(value))  # as the number in a column without strings
     return _text(value)
 
 
 @functools.cache
 def _warn_of_missing(stage: str, name: str) -> None:
-    """Say once that a batch of documents lacks what a stage needs."""
+    """Warn once that a batch of documents lacks what a stage needs."""
     logger.warning(
         f"{stage} needs {name!r}, which is in no document's metadata of a batch. Put the step that "
         "adds it in front."
@@ -227,7 +227,7 @@ def _reasons(outcome: Outcome, stage: StreamingStage, num_docs: int) -> list[str
 
 
 def _key(identity: str) -> int:
-    """Return a document's key: in a run of our own it says where the document was read."""
+    """Return a document's key, a hash: in our own runs it is the document's position."""
     digest = hashlib.blake2b(str(identity).encode("utf-8", "replace"), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 1
 

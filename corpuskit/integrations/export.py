@@ -1,9 +1,9 @@
-"""Exports of a finished run to Megatron, whose own code is not needed.
+"""Exports a finished run to files of Megatron, without Megatron's own code.
 
-An export is a folder: files of ids with their indexes, and `export.json`, which appears last and
-says what they hold. Until then `export.unfinished.json` marks the folder as ours and lists the
-files that are complete: the same request continues where an earlier one was killed, and gives the
-same bytes as if it had not been.
+An export is a folder: files of ids with their indexes, and `export.json`, which is written last and
+describes them. Until then `export.unfinished.json` marks the folder as ours and lists the complete
+files: the same request continues where an earlier one was killed, and writes the same bytes as if
+it had not been.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from corpuskit.errors import DataError, UsageError, suggest
 from corpuskit.loader import read_mix
 from corpuskit.loader.index import ROWS_PER_GROUP
 from corpuskit.loader.parts import PADDING, READ_ERRORS, TOKEN_COLUMNS, OpenParts
+from corpuskit.loader.provenance import CONTINUES
 from corpuskit.loader.reader import ranges
 from corpuskit.storage import LocalStore, is_remote
 from corpuskit.storage.local import DigestedFile
@@ -41,7 +42,7 @@ Order = Literal["stored", "run"]
 Unit = Literal["document", "row"]
 
 FORMAT, TARGET = 1, "megatron"
-RUN = "run"  # what the files of a run are called, as a source's are called like the source
+RUN = "run"  # name of the files of a whole run; the files of a source have its name
 
 DONE, UNFINISHED = "export.json", "export.unfinished.json"
 
@@ -106,7 +107,7 @@ class Export:
             raise UsageError(f"{run_dir}: there are no rows to export: {self.targets}.")
 
     def facts(self) -> dict[str, Any]:
-        """Return what identifies the export: the same facts, the same bytes."""
+        """Return what identifies the export: with equal facts, the bytes are equal."""
         plan, request = self.packed.plan, self.request
         return {
             "format": FORMAT,
@@ -131,10 +132,10 @@ class Export:
         return self.packed.of_source(names.index(name), self.targets[name])
 
     def size_bytes(self, names: list[str]) -> int:
-        """Return the bytes that some sets of files take, about, with the largest temporary file.
+        """Return an upper estimate of the bytes of sets of files, and the largest temporary file.
 
-        Ids are counted as if nothing was padding; documents are those of the plan, and each row may
-        hold the piece of one more.
+        No row is assumed to be padded. Documents are those of the plan, and each row may hold the
+        piece of one more.
         """
         plan = self.packed.plan
         added = [e for edit in plan.edits if edit.kind == "source" for e in edit.fields["sources"]]
@@ -164,7 +165,7 @@ def export(
     request: Request,
     progress: Callable[[ExportProgress], None] = lambda _: None,
 ) -> dict[str, Any]:
-    """Export a run and return the content of its `export.json`; a finished export is left alone.
+    """Export a run and return the content of its `export.json`; keep a finished export.
 
     Raises:
         UsageError: the request does not fit the run, or `out` holds something else or is too small.
@@ -209,7 +210,7 @@ def _write(
     sizes: ExportProgress,
     progress: Callable[[ExportProgress], None],
 ) -> dict[str, Any]:
-    """Write one set of files, the index last, and return what they hold."""
+    """Write one set of files, the index last, and return its entry of `export.json`."""
     counts = dict.fromkeys(("sequences", "tokens", "padding", "taken_down", "continued"), 0)
     entry: dict[str, Any] = {"source": name, "rows": work.targets[name], **counts, "files": {}}
     if not work.targets[name]:
@@ -249,10 +250,10 @@ def _count(entry: dict[str, Any], rows: RowBatch) -> None:
 
 
 def _check_room(store: LocalStore, work: Export, record: dict[str, Any]) -> None:
-    """Refuse what will not fit.
+    """Refuse an export that does not fit the disk.
 
     Raises:
-        UsageError: it won't; with both numbers.
+        UsageError: it does not; with both sizes.
     """
     finished = {entry["source"] for entry in record["files"]}
     num_bytes = work.size_bytes([name for name in work.targets if name not in finished])
@@ -268,7 +269,7 @@ def _check_room(store: LocalStore, work: Export, record: dict[str, Any]) -> None
 
 
 def _resume(store: LocalStore, facts: dict[str, Any]) -> dict[str, Any]:
-    """Return what an earlier call of this export left: complete `files`, and `is_finished`.
+    """Return the state of an earlier call of this export: complete `files`, and `is_finished`.
 
     Raises:
         UsageError: the folder holds something else.
@@ -326,7 +327,7 @@ def _to_json(facts: dict[str, Any]) -> bytes:
 
 
 def check_apart(run_dir: str, out: str) -> None:
-    """Refuse to write into the run directory, whose files are all named by seals.
+    """Refuse to write into the run directory, where seals name all files.
 
     Raises:
         UsageError: `out` is in it.
@@ -340,13 +341,12 @@ def check_apart(run_dir: str, out: str) -> None:
 
 # ---------------------------------------------------------------- packed rows, as stored or by step
 
-READ_BYTES = 4 << 20  # read of a part at a time
+READ_BYTES = 4 << 20  # of a part, read at a time
+WINDOW_BYTES = (
+    64 << 20
+)  # of rows of a run, put in order at a time; a row group is read once for them
 
-WINDOW_BYTES = 64 << 20
-"""Rows of a run that are put in order at a time; each row group that they need is read once."""
-
-_CONTINUES = 1  # bit of a segment's flags
-_AT_LAST = np.int64(1) << 62  # after every row: a takedown counts for copies, whenever it was made
+_AFTER_ALL_ROWS = np.int64(1) << 62  # copies leave out all takedowns, from whatever row they apply
 
 
 class RowBatch(NamedTuple):
@@ -357,9 +357,9 @@ class RowBatch(NamedTuple):
         row: (G,) the row of each segment.
         starts: (G,) its first token in the row.
         ends: (G,) the token after its last.
-        is_padding: (G,) it is the padded tail of its row.
-        is_down: (G,) its document was taken down.
-        continues: (G,) its document began in another row.
+        is_padding: (G,) whether it is the padded tail of its row.
+        is_down: (G,) whether its document was taken down.
+        continues: (G,) whether its document began in another row.
     """
 
     tokens: NDArray[np.unsignedinteger]
@@ -385,47 +385,50 @@ class PackedRows:
         self.plan: MixPlan = read_mix(run_dir)
         self.width = self.plan.seq_len + 1
         self.row_bytes = self.width * self.plan.dtype.itemsize
+        self._groups_per_read = max(1, READ_BYTES // (ROWS_PER_GROUP * self.row_bytes))
 
     def of_source(self, source: int, num_rows: int) -> Iterator[RowBatch]:
-        """Yield the first rows of a source, as they are stored.
+        """Yield the first rows of a source, in stored order.
 
         Raises:
-            DataError: a row group can't be read, also not a second time; names it.
+            DataError: two reads of a row group failed; names it.
         """
         index = self.plan.parts
-        at_once = max(1, READ_BYTES // (ROWS_PER_GROUP * self.row_bytes))
+        groups_per_read = self._groups_per_read
         num_done = 0
         with contextlib.closing(OpenParts(self.plan, max_open=1)) as parts:
             for part in np.flatnonzero(index.sources == source).tolist():
                 num_groups = -(-int(index.rows[part]) // ROWS_PER_GROUP)
-                for first in range(0, num_groups, at_once):
+                for first in range(0, num_groups, groups_per_read):
                     if num_done >= num_rows:
                         return
-                    groups = list(range(first, min(first + at_once, num_groups)))
+                    groups = list(range(first, min(first + groups_per_read, num_groups)))
                     rows, segments, flags = _read(parts, part, groups)
                     num = min(num_rows - num_done, len(rows))
                     bounds = segments.bounds[: num + 1]
                     window = slice(int(bounds[0]), int(bounds[-1]))
-                    places = index.begin(source) + num_done + np.arange(num)
+                    row_numbers = index.begin(source) + num_done + np.arange(num)
                     tokens = rows[:num].view(self.plan.dtype)
-                    yield self._rows(tokens, bounds, segments.starts[window], flags[window], places)
+                    yield self._rows(
+                        tokens, bounds, segments.starts[window], flags[window], row_numbers
+                    )
                     num_done += num
 
     def of_run(self, num_rows: int) -> Iterator[RowBatch]:
-        """Yield the first rows that a run delivers, in its order, in the same memory.
+        """Yield the first consumed rows of a run, in its order; batches share one memory.
 
         Raises:
-            DataError: a row group can't be read, also not a second time; names it.
+            DataError: two reads of a row group failed; names it.
         """
         plan = self.plan
-        at_once = max(1, min(WINDOW_BYTES // self.row_bytes, num_rows))
-        # Fresh memory for each window would cost as much as putting its rows in order.
-        memory = np.empty((at_once, self.width), plan.dtype)
+        window_rows = max(1, min(WINDOW_BYTES // self.row_bytes, num_rows))
+        # New memory for each window would take as long as putting its rows in order.
+        memory = np.empty((window_rows, self.width), plan.dtype)
         with contextlib.closing(OpenParts(plan, max_open=16)) as parts:
-            for begin in range(0, num_rows, at_once):
-                delivered = np.arange(begin, min(begin + at_once, num_rows))
-                source_rows = plan.order.rows_at(plan.skips.row_indices(delivered))
-                tokens = memory[: len(delivered)]
+            for begin in range(0, num_rows, window_rows):
+                consumed = np.arange(begin, min(begin + window_rows, num_rows))
+                source_rows = plan.order.rows_at(plan.skips.row_indices(consumed))
+                tokens = memory[: len(consumed)]
                 yield self._gather(parts, source_rows.sources, source_rows.rows, tokens)
 
     def _gather(
@@ -435,13 +438,15 @@ class PackedRows:
         rows: NDArray[np.int64],
         tokens: NDArray[np.unsignedinteger],
     ) -> RowBatch:
-        """Put rows of sources into `tokens` in this order; each row group is read once."""
-        place = self.plan.parts.locate(sources, rows)
+        """Copy rows of sources into `tokens` in this order; each row group is read once."""
+        located = self.plan.parts.locate(sources, rows)
         num_rows = len(rows)
-        item = np.dtype((np.void, self.row_bytes))  # a row is copied as one thing
+        item = np.dtype((np.void, self.row_bytes))  # so that a row is copied as one item
         counts = np.zeros(num_rows, np.int64)
         pieces = []
-        for part, groups, into, from_rows in self._reads(place.parts, place.groups, place.rows):
+        for part, groups, into, from_rows in self._reads(
+            located.parts, located.groups, located.rows
+        ):
             rows_read, segments, flags = _read(parts, part, groups)
             tokens.view(item)[into] = np.ascontiguousarray(rows_read).view(item)[from_rows]
             sizes = np.diff(segments.bounds)[from_rows]
@@ -451,24 +456,25 @@ class PackedRows:
         bounds = np.append(0, np.cumsum(counts))
         starts = np.empty(bounds[-1], np.int64)
         flags = np.empty(bounds[-1], np.uint8)
-        for into, sizes, some_starts, some_flags in pieces:
+        for into, sizes, starts_read, flags_read in pieces:
             targets = ranges(bounds[into], sizes)
-            starts[targets], flags[targets] = some_starts, some_flags
-        places = self.plan.parts.row_numbers(sources, rows)
-        return self._rows(tokens, bounds, starts, flags, places)
+            starts[targets], flags[targets] = starts_read, flags_read
+        row_numbers = self.plan.parts.row_numbers(sources, rows)
+        return self._rows(tokens, bounds, starts, flags, row_numbers)
 
     def _reads(
         self, parts: NDArray[np.int64], groups: NDArray[np.int64], offsets: NDArray[np.int64]
     ) -> Iterator[tuple[int, list[int], NDArray[np.int64], NDArray[np.int64]]]:
-        """Yield (part, row groups, rows of the window, rows of those groups), READ_BYTES each."""
-        at_once = max(1, READ_BYTES // (ROWS_PER_GROUP * self.row_bytes))
+        """Yield reads: part, row groups, rows of the window, and their rows within the groups."""
         order = np.lexsort((offsets, groups, parts))
         keys = parts[order] << 32 | groups[order]  # row groups of a part are far fewer than 2**32
         distinct, group_of_row = np.unique(keys, return_inverse=True)
         begin = 0
         while begin < len(distinct):
             part = int(distinct[begin] >> 32)
-            end = min(begin + at_once, int(np.searchsorted(distinct, (part + 1) << 32)))
+            end = min(
+                begin + self._groups_per_read, int(np.searchsorted(distinct, (part + 1) << 32))
+            )
             window = slice(*np.searchsorted(group_of_row, [begin, end]))
             from_rows = (group_of_row[window] - begin) * ROWS_PER_GROUP + offsets[order[window]]
             yield part, (distinct[begin:end] & 0xFFFFFFFF).tolist(), order[window], from_rows
@@ -480,32 +486,32 @@ class PackedRows:
         bounds: NDArray[np.integer],
         starts: NDArray[np.integer],
         flags: NDArray[np.uint8],
-        places: NDArray[np.int64],
+        row_numbers: NDArray[np.int64],
     ) -> RowBatch:
-        """Describe the segments of rows; `places` are the rows' numbers over all sources."""
+        """Return rows with their segments; `row_numbers` count the rows over all sources."""
         row = np.repeat(np.arange(len(tokens)), np.diff(bounds))
         firsts = starts.astype(np.int64)
         ends = np.append(firsts[1:], self.width)
         ends[np.flatnonzero(np.diff(row, append=-1))] = self.width
         is_down = np.zeros(len(row), np.bool_)
-        masks = self.plan.takedowns.masks(places, np.full(len(places), _AT_LAST))
+        masks = self.plan.takedowns.masks(row_numbers, np.full(len(row_numbers), _AFTER_ALL_ROWS))
         if masks is not None:
             offsets = row * self.width + firsts
             lows = np.searchsorted(offsets, masks.into * self.width + masks.firsts, "right") - 1
             highs = np.searchsorted(offsets, masks.into * self.width + masks.ends)
             is_down[ranges(lows, highs - lows)] = True
         return RowBatch(
-            tokens, row, firsts, ends, flags & PADDING > 0, is_down, flags & _CONTINUES > 0
+            tokens, row, firsts, ends, flags & PADDING > 0, is_down, flags & CONTINUES > 0
         )
 
 
 def sequences(
     rows: RowBatch, pad: int, *, unit: str
 ) -> tuple[NDArray[np.unsignedinteger], NDArray[np.int64]]:
-    """Return ids, and how many of them each sequence has.
+    """Return token ids, and the length of each sequence.
 
-    Documents come without padding, rows with it; what was taken down is left out of the former and
-    padding in the latter.
+    Documents have no padding, rows have. Documents that were taken down are left out; in rows they
+    are padding.
 
     Args:
         rows: packed rows.
@@ -526,15 +532,15 @@ def sequences(
     firsts_of_text, ends = rows.row * width + rows.starts, rows.row * width + rows.ends
     firsts, stops = np.append(0, ends[~is_text]), np.append(firsts_of_text[~is_text], len(ids))
     if len(firsts) > 1:
-        places = zip(firsts.tolist(), stops.tolist(), strict=True)
-        ids = np.concatenate([ids[first:stop] for first, stop in places])
+        spans = zip(firsts.tolist(), stops.tolist(), strict=True)
+        ids = np.concatenate([ids[first:stop] for first, stop in spans])
     return ids, lengths[is_text]
 
 
 def _read(
     parts: OpenParts, part: int, groups: list[int]
 ) -> tuple[NDArray[np.uint8], SegmentColumns, NDArray[np.uint8]]:
-    """Return rows of a part as bytes, their segments and flags; what fails is read once more."""
+    """Return rows of a part as bytes, their segments and flags; a failed read is repeated once."""
     try:
         table = parts.read(part, groups, TOKEN_COLUMNS)
     except READ_ERRORS:
@@ -549,17 +555,13 @@ def _read(
 MAGIC, VERSION = b"MMIDIDX\0\0", 1
 HEADER = struct.Struct("<9sQBQQ")
 CODES = {"uint16": 8, "int32": 4}
-SMALL_VOCABULARY = 65_500
-"""Megatron stores ids of smaller vocabularies as uint16, all others as int32."""
-
-INDEX_BYTES, SPOOL_BYTES = 20, 4
-"""Of a sequence: in the index, and in the file that lengths wait in."""
-
-CHUNK = 1 << 18  # entries of an index that are in memory at a time
+SMALL_VOCABULARY = 65_500  # Megatron stores ids of smaller vocabularies as uint16, others as int32
+INDEX_BYTES, SPOOL_BYTES = 20, 4  # of a sequence, in the index and in the temporary file of lengths
+CHUNK = 1 << 18  # entries of an index in memory at a time
 
 
 def stored_type(dtype: np.dtype[np.unsignedinteger], vocab_size: int) -> np.dtype[np.integer]:
-    """Return the type that Megatron gives ids, as its `DType.optimal_dtype` does."""
+    """Return the type in which Megatron stores ids: that of its `DType.optimal_dtype`."""
     is_small = vocab_size < SMALL_VOCABULARY and dtype.itemsize == 2
     return np.dtype("<u2") if is_small else np.dtype("<i4")
 
@@ -575,10 +577,10 @@ class MegatronWriter:
     D bounds (one more than documents), T token ids.
 
     Args:
-        folder: where the files are made.
-        name: theirs, without an ending.
-        dtype: of the ids that are given.
-        vocab_size: ids are below it.
+        folder: of the files.
+        name: of the files, without a suffix.
+        dtype: of the ids to write.
+        vocab_size: ids are smaller.
     """
 
     def __init__(
@@ -591,7 +593,7 @@ class MegatronWriter:
         self.num_sequences = 0
 
     def add(self, ids: NDArray[np.unsignedinteger], lengths: NDArray[np.int64]) -> None:
-        """Append sequences: (T,) ids, and how many of them each sequence has.
+        """Append sequences: (T,) ids, and the length of each sequence.
 
         Raises:
             DataError: an id is beyond 2**31, which Megatron can't store.
@@ -611,7 +613,7 @@ class MegatronWriter:
         self._lengths.close()
 
     def close(self) -> list[DigestedFile]:
-        """Return the complete files, in the order in which they are to appear."""
+        """Return the complete files, in the order in which to publish them."""
         self.abandon()
         with _create(self._stem.with_name(f"{self._name}.idx")) as index:
             code = CODES[self.dtype.name]

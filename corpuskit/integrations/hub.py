@@ -1,8 +1,9 @@
-"""Documents and card of a finished run, published as a dataset of the Hugging Face Hub.
+"""Publishes documents and card of a finished run as a dataset of the Hugging Face Hub.
 
-Files go to a branch of their own, a few GB a commit. One commit on the revision then takes them
-over, with the card, and deletes what an earlier push left: until then the revision is as it was. A
-push that was interrupted, or done again, sends no file that is on the revision or on the branch.
+Files are committed to a branch, a few GB a commit. One commit on the revision then copies them from
+there, adds the card, and deletes the files of an earlier push; until then the revision does not
+change. A push that is repeated, as after an interruption, sends no file that is on the revision or
+on the branch.
 """
 
 from __future__ import annotations
@@ -30,17 +31,16 @@ if TYPE_CHECKING:
 
 FOLDER, CARD = "documents", "README.md"
 
+# Of a commit on the branch: an interruption loses this much, and the Hub limits commits.
 COMMIT_BYTES, COMMIT_FILES = 4 << 30, 500
-"""Of a commit on the branch: what an interruption costs, against the Hub's limit of commits."""
-
-MOST_FILES = 25_000  # of one commit, as huggingface_hub documents it
+MAX_FILES = 25_000  # of one commit, as huggingface_hub documents it
 
 Ids = tuple[str, str]
-"""What the Hub calls a file: its SHA-256 if it is stored as a large file, else its id in Git."""
+"""The SHA-256 of a file, by which the Hub knows large files, and its Git id, for others."""
 
 
 def finished_documents(run_dir: str) -> tuple[RunDirectory, CardFacts, list[Part]]:
-    """Return a run, what its card says, and its last document parts.
+    """Return a run, the facts of its card, and its last document parts.
 
     Raises:
         UsageError: it is not finished, has no documents, or some of them were taken down.
@@ -71,52 +71,52 @@ def push(
     dry_run: bool = False,
     progress: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Any]:
-    """Publish documents and card of a run; a push that was interrupted goes on.
+    """Publish documents and card of a run; continue a push that was interrupted.
 
     Args:
         run_dir: a finished run, in a folder or an object store.
         address: `hf://datasets/owner/name@revision`.
-        commit_bytes: sent at most before a commit on the branch, but for the last file.
-        dry_run: send nothing and ask the Hub nothing.
+        commit_bytes: a commit on the branch ends with the file that reaches this size.
+        dry_run: send nothing, and no request to the Hub.
         progress: called with a line about what was sent.
 
     Returns:
-        `commit` that the revision is at now, `files` on it, files `sent` and `deleted` by this
-        call, `sent_bytes`, and `warnings` about what the card lacks. Sent are those that neither
-        the revision nor the branch had; contents that the Hub stores already do not travel again.
+        `commit` of the revision, number of `files` on it, of files `sent` and `deleted` by this
+        call, `sent_bytes`, and `warnings` about what the card lacks. Sent files are those that
+        neither the revision nor the branch had; content that the Hub stores is not uploaded again.
         Of a dry run: `files` and `bytes` of the documents, `revision`, `endpoint` and `warnings`.
 
     Raises:
         UsageError: the run or the dataset cannot be published.
-        DataError: a file is not what the run wrote, or not on the Hub what was sent.
+        DataError: a file is not what the run wrote, or differs on the Hub from what was sent.
         TaskError: the Hub failed, or the revision moved; run again.
     """
-    place = hub.split(address)
-    if place.path:
+    target = hub.split(address)
+    if target.path:
         raise UsageError(f"{address}: names a file. Write hf://datasets/owner/name@revision.")
     run, facts, parts = finished_documents(run_dir)
     _check_number(run_dir, parts)
     if dry_run:
-        return _plan(place, facts, parts)
+        return _plan(target, facts, parts)
     card, branch = _card(run, facts), _branch(parts)
-    dataset = _Dataset(address, place)
-    before = dataset.head()
-    published, staged = dataset.files(before), dataset.files(branch)
+    dataset = _Dataset(address, target)
+    head = dataset.head()
+    published, staged = dataset.files(head), dataset.files(branch)
     expected: dict[str, Ids] = {}
     num_sent = sent_bytes = 0
     for batch in _batches(parts, commit_bytes):
         additions = []
         with run.store.scratch() as folder:
             for part in batch:
-                path, ids = _checked(run.at(part), folder)
+                path, ids = _fetch_checked(run.at(part), folder)
                 expected[part.path] = ids
                 if published.get(part.path) not in ids and staged.get(part.path) not in ids:
                     additions.append((part.path, path, ids))
                     sent_bytes += part.size_bytes
-            dataset.stage(branch, before, additions)
+            dataset.stage(branch, head, additions)
         num_sent += len(additions)
         progress(f"{len(expected):,} of {len(parts):,} files, {sent_bytes / 1e6:,.1f} MB sent")
-    commit, deleted = _take_over(dataset, before, branch, published, expected, card)
+    commit, deleted = _publish(dataset, head, branch, published, expected, card)
     dataset.drop(branch)
     return {
         "commit": commit, "files": len(parts), "sent": num_sent, "sent_bytes": sent_bytes,
@@ -125,16 +125,16 @@ def push(
 
 
 def _check_number(run_dir: str, parts: Sequence[Part]) -> None:
-    if len(parts) >= MOST_FILES:
+    if len(parts) >= MAX_FILES:
         raise UsageError(
-            f"{run_dir}: {len(parts):,} files; a commit takes {MOST_FILES:,}. Set larger cells."
+            f"{run_dir}: {len(parts):,} files; a commit takes {MAX_FILES:,}. Set larger cells."
         )
 
 
-def _plan(place: hub.HubAddress, facts: CardFacts, parts: Sequence[Part]) -> dict[str, Any]:
+def _plan(target: hub.HubAddress, facts: CardFacts, parts: Sequence[Part]) -> dict[str, Any]:
     return {
         "files": len(parts), "bytes": sum(part.size_bytes for part in parts),
-        "revision": place.revision, "endpoint": hub.load_library().constants.ENDPOINT,
+        "revision": target.revision, "endpoint": hub.load_library().constants.ENDPOINT,
         "warnings": facts.warnings,
     }  # fmt: skip
 
@@ -150,17 +150,17 @@ def _branch(parts: Sequence[Part]) -> str:
     return f"corpuskit-push-{hashlib.blake2b(names.encode(), digest_size=6).hexdigest()}"
 
 
-def _take_over(
-    dataset: _Dataset, before: str, branch: str, published: dict[str, str],
+def _publish(
+    dataset: _Dataset, head: str, branch: str, published: dict[str, str],
     expected: dict[str, Ids], card: bytes,
 ) -> tuple[str, int]:  # fmt: skip
-    """Make the revision what is wanted; return its commit, and how many files were deleted."""
+    """Commit documents and card on the revision; return its commit, and how many were deleted."""
     changed = [name for name, ids in expected.items() if published.get(name) not in ids]
     removed = [name for name in published if name.startswith(f"{FOLDER}/") and name not in expected]
     expected = expected | {CARD: _ids(card)}
     if not changed and not removed and published.get(CARD) in expected[CARD]:
-        return before, 0
-    commit = dataset.publish(before, branch, changed, removed, card)
+        return head, 0
+    commit = dataset.publish(head, branch, changed, removed, card)
     published = dataset.files(commit)
     for name, ids in expected.items():
         if published.get(name) not in ids:
@@ -171,26 +171,26 @@ def _take_over(
 
 
 class _Dataset:
-    """A dataset of the Hub as a push sees it; failures leave as errors in one line."""
+    """The operations of a push on a dataset of the Hub; failures become errors in one line."""
 
-    def __init__(self, address: str, place: hub.HubAddress) -> None:
-        self.address, self.revision = address, place.revision
+    def __init__(self, address: str, target: hub.HubAddress) -> None:
+        self.address, self.revision = address, target.revision
         self._library = hub.load_library()
         if self._library.constants.HF_HUB_OFFLINE:
             raise UsageError(f"{address}: HF_HUB_OFFLINE is set. Unset it to push.")
         self._api = self._library.HfApi()
-        self._kind = {"repo_id": place.dataset, "repo_type": "dataset"}
+        self._kind = {"repo_id": target.dataset, "repo_type": "dataset"}
         hub.hide_progress()
 
     def head(self) -> str:
-        """Return the commit that the revision is at."""
-        with self._asking():
+        """Return the commit of the revision."""
+        with self._errors_raised():
             return str(self._api.repo_info(**self._kind, revision=self.revision).sha)
 
     def files(self, revision: str) -> dict[str, str]:
-        """Return name -> one of its ids; nothing if there is no such revision."""
+        """Return name -> one of its ids; empty if there is no such revision."""
         missing = hub.load_errors().RevisionNotFoundError
-        with self._asking(), contextlib.suppress(missing):
+        with self._errors_raised(), contextlib.suppress(missing):
             tree = self._api.list_repo_tree(**self._kind, revision=revision, recursive=True)
             files = [entry for entry in tree if hasattr(entry, "blob_id")]
             return {file.path: file.lfs.sha256 if file.lfs else file.blob_id for file in files}
@@ -202,7 +202,7 @@ class _Dataset:
         for name, path, ids in additions:
             operations.append(self._library.CommitOperationAdd(name, path))
             operations[-1].upload_info.sha256 = bytes.fromhex(ids[0])  # not computed again
-        with self._asking():
+        with self._errors_raised():
             if operations:
                 self._api.create_branch(**self._kind, branch=branch, revision=head, exist_ok=True)
                 self._api.create_commit(
@@ -211,29 +211,29 @@ class _Dataset:
                 )  # fmt: skip
 
     def publish(
-        self, before: str, branch: str, changed: list[str], removed: list[str], card: bytes
+        self, head: str, branch: str, changed: list[str], removed: list[str], card: bytes
     ) -> str:
-        """Commit everything on the revision if it is still where it was; return the commit."""
+        """Commit on the revision, if it is still at `head`; return the commit."""
         copy, delete = self._library.CommitOperationCopy, self._library.CommitOperationDelete
         operations = [
             *(copy(name, name, src_revision=branch) for name in changed),
             *(delete(name, is_folder=False) for name in removed),
             self._library.CommitOperationAdd(CARD, card),
         ]
-        with self._asking():
+        with self._errors_raised():
             commit = self._api.create_commit(
-                **self._kind, operations=operations, revision=self.revision, parent_commit=before,
+                **self._kind, operations=operations, revision=self.revision, parent_commit=head,
                 commit_message="Publish documents and card with corpuskit",
             )  # fmt: skip
         return str(commit.oid)
 
     def drop(self, branch: str) -> None:
-        """Delete the branch; it does no harm should that fail."""
+        """Delete the branch; a failure does no harm."""
         with contextlib.suppress(*hub.failures()):
             self._api.delete_branch(**self._kind, branch=branch)
 
     @contextlib.contextmanager
-    def _asking(self) -> Iterator[None]:
+    def _errors_raised(self) -> Iterator[None]:
         advice = "Run the same command again: what is there is not sent again."
         try:
             yield
@@ -265,19 +265,19 @@ def _batches(parts: Sequence[Part], commit_bytes: int) -> Iterator[list[Part]]:
         yield batch
 
 
-def _checked(place: Stored, folder: Path) -> tuple[Path, Ids]:
-    """Return a part as a file on this machine, with its ids.
+def _fetch_checked(part: Stored, folder: Path) -> tuple[Path, Ids]:
+    """Return a part as a file on this machine, copied to `folder` if it is remote, with its ids.
 
     Raises:
         DamagedError: it is not what the run wrote.
     """
     with contextlib.ExitStack() as stack:
-        source = stack.enter_context(open_ranged(place))
-        sinks: list[Any] = [xxhash.xxh3_128(), hashlib.sha256(), _git(source.size())]
-        if isinstance(place.store, LocalStore):
-            path, copy = place.store.path(place.name), None
+        source = stack.enter_context(open_ranged(part))
+        sinks: list[Any] = [xxhash.xxh3_128(), hashlib.sha256(), _git_hash(source.size())]
+        if isinstance(part.store, LocalStore):
+            path, copy = part.store.path(part.name), None
         else:
-            path = folder / place.name.rpartition("/")[2]
+            path = folder / part.name.rpartition("/")[2]
             copy = stack.enter_context(path.open("wb"))
         source.seek(0)
         while piece := source.read(1 << 20):
@@ -286,16 +286,16 @@ def _checked(place: Stored, folder: Path) -> tuple[Path, Ids]:
             if copy:
                 copy.write(piece)
     digest, *ids = (sink.hexdigest() for sink in sinks)
-    if digest != place.digest:
-        raise DamagedError(place)
+    if digest != part.digest:
+        raise DamagedError(part)
     return path, (ids[0], ids[1])
 
 
 def _ids(content: bytes) -> Ids:
-    git = _git(len(content))
+    git = _git_hash(len(content))
     git.update(content)
     return hashlib.sha256(content).hexdigest(), git.hexdigest()
 
 
-def _git(size: int) -> Any:
+def _git_hash(size: int) -> Any:
     return hashlib.sha1(b"blob %d\0" % size)

@@ -1,4 +1,4 @@
-"""Documents of a finished run as JSON lines."""
+"""Exports the documents of a finished run as JSON lines."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ ENDING = ".jsonl.zst"
 def export_documents(run_dir: str, out: str, sources: Sequence[str] = ()) -> dict[str, Any]:
     """Write a file of JSON lines for each part of `documents/`, and return `export.json`.
 
-    Files are named after their parts, whose names hold a hash of the content: what an earlier call
-    finished is left alone.
+    Files are named after their parts, whose names contain a hash of the content, so files that an
+    earlier call finished are kept.
 
     Args:
         run_dir: a finished run.
@@ -33,7 +33,7 @@ def export_documents(run_dir: str, out: str, sources: Sequence[str] = ()) -> dic
         sources: only these; empty for all.
 
     Raises:
-        UsageError: the run is not finished, or `out` holds something else.
+        UsageError: the run is not finished, or `out` has other files.
         DataError: a part is damaged.
     """
     run, _, parts = finished_documents(run_dir)
@@ -73,7 +73,7 @@ def export_documents(run_dir: str, out: str, sources: Sequence[str] = ()) -> dic
 
 
 def _lines(batch: pa.RecordBatch) -> bytes:
-    """Return a line for each document: its columns but `key`, `extra` as the object it spells."""
+    """Return a line for each document: its columns without `key`, and `extra` as an object."""
     lines = []
     for row in batch.drop_columns(["key"]).to_pylist():
         extra = row.pop("extra", None)

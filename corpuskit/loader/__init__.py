@@ -1,6 +1,6 @@
 """The streaming loader, importable alone: beside `corpuskit.errors` it needs NumPy and PyArrow.
 
-Names load what they need on first use: commands that only read a mix do without the stream.
+Names are imported on first use, so commands that only read a mix plan do not import the stream.
 """
 
 from __future__ import annotations

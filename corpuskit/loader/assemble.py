@@ -1,9 +1,9 @@
 """Turns stored rows into what a model takes: inputs, labels, positions and segment boundaries.
 
-`choose_fields` says which of them a batch has, and which stored columns these need.
+`choose_fields` decides which of them a batch has, and which stored columns these need.
 
-Rows of several steps are assembled together and handed out as views: a call of NumPy costs as much
-as thousands of tokens. Letters: S rows, L = seq_len.
+Rows of several steps are assembled together, and batches are views: a NumPy call takes as long as
+thousands of tokens. Letters: S rows, L = seq_len.
 """
 
 from __future__ import annotations
@@ -30,18 +30,17 @@ T = TypeVar("T", bound=np.generic)
 
 IGNORED = -100  # the label that torch's cross entropy leaves out by default
 SLAB_TOKENS = 1 << 16  # positions are made in slabs whose temporaries stay in the L2 cache
-_MAX_SPARE = 2
-
+_MAX_SPARE = 2  # arrays whose memory a pool keeps
 
 LARGE_FIELDS = ("tokens", "labels", "position_ids")
 SEGMENT_FIELDS = frozenset({"labels", "position_ids", "cu_seqlens", "max_seqlen"})
+# Stored column -> the fields that are computed from it.
 _COLUMNS = {
     "tokens": {"tokens", "labels"},
     "doc_starts": SEGMENT_FIELDS,
     "text_bytes": {"text_bytes"},
     "flags": {"labels"},
 }
-"""Of stored columns, the fields that are made of them."""
 
 FIELDS = (
     "tokens",
@@ -59,13 +58,13 @@ FIELDS = (
 
 
 class BatchFields(NamedTuple):
-    """What a batch holds.
+    """The fields of a batch.
 
     Attributes:
-        delivered: the fields that were asked for, and `step`, in the order of `FIELDS`.
-        selected: those and the ones that they are computed from.
-        large: of these, the ones with a number for each token.
-        columns: the stored columns that have to be read for them.
+        delivered: the requested fields and `step`, in the order of `FIELDS`.
+        selected: these, and the fields that they are computed from.
+        large: those selected that have a number for each token.
+        columns: the stored columns to read for them.
     """
 
     delivered: tuple[str, ...]
@@ -79,10 +78,10 @@ def choose_fields(names: Iterable[str] | None, row_chunks: int) -> BatchFields:
 
     Args:
         names: some of `FIELDS`. `step` comes with every batch.
-        row_chunks: rows that a stored row is handed out as.
+        row_chunks: rows that a stored row is cut into.
 
     Raises:
-        UsageError: there is no such field; suggests one.
+        UsageError: there is no such field; suggests a similar one.
     """
     if isinstance(names, str):
         raise UsageError(f"loader: fields must be several names, got {names!r}. Write [{names!r}].")
@@ -106,9 +105,9 @@ def choose_fields(names: Iterable[str] | None, row_chunks: int) -> BatchFields:
 
 
 class BufferPool:
-    """Hands out arrays, and reuses the memory of an array that nothing refers to any more.
+    """Returns arrays, and reuses the memory of arrays that are no longer referenced.
 
-    Fresh pages cost more than everything that is written to them: 3 ns per token, against 1.
+    New pages of memory take longer than all that is written to them: 3 ns per token, against 1.
     """
 
     def __init__(self) -> None:
@@ -120,7 +119,7 @@ class BufferPool:
         spare = self._spare.pop() if self._spare else None
         if spare is None or len(spare) < size_bytes:
             spare = np.empty(size_bytes, np.uint8).data
-        # Views of this array refer to it and not to its base: a memoryview ends the chain.
+        # Views of this array refer to it, not to its base: a memoryview ends the chain of bases.
         array = np.frombuffer(spare, dtype, math.prod(shape))
         weakref.finalize(array, self._give_back, spare).atexit = False
         return array.reshape(shape)
@@ -152,19 +151,19 @@ class Assembled:
     """Rows as arrays; `batches` yields them batch by batch.
 
     A label is the next stored token, or -100 where that belongs to another segment, is padding or
-    is masked. A padded tail is a segment of its own. With `row_chunks` > 1, each stored row is
-    handed out as that many rows of equal length l; a segment that crosses a chunk border becomes
-    two. Only what the fields need is computed.
+    is masked. A padded tail is a segment of its own. With `row_chunks` > 1, each stored row is cut
+    into that many rows of equal length l; a segment that crosses a cut becomes two. Only what the
+    fields need is computed.
 
     Args:
-        pool: where to take the large arrays from.
+        pool: of the large arrays.
         fields: of a batch.
-        rows: what to assemble.
+        rows: to assemble.
         length: L of the stored rows.
-        side_columns: (S,) arrays to hand out with the rows.
-        batch_rows: rows of a batch, as they are handed out.
-        row_chunks: rows that a stored row is handed out as; divides L.
-        masked: rows, first tokens and ends of the spans that have no labels.
+        side_columns: (S,) arrays to cut like the rows.
+        batch_rows: rows of a batch, after the cut.
+        row_chunks: rows that a stored row is cut into; divides L.
+        masked: rows, first tokens and ends of the spans without labels.
     """
 
     def __init__(
@@ -190,8 +189,7 @@ class Assembled:
         if "labels" in selected:
             _label(arrays["labels"], rows, starts, masked)
         if selected & SEGMENT_FIELDS - {"labels"}:
-            # A segment that starts at token L holds a label only, which is ignored: no input
-            # begins it.
+            # A segment that starts at token L has no input, only a label, which is ignored.
             bounds = np.append(starts[rows.starts < length], num_rows * length).astype(np.int32)
             self._cut(bounds, shape, batch_rows, row_chunks)
         if "position_ids" in selected:
@@ -207,7 +205,7 @@ class Assembled:
             if row_chunks > 1:
                 labels = arrays["labels"].reshape(num_rows, row_chunks, -1)
                 by_row["text_bytes"] = _spread(rows.text_bytes, labels)
-        # By batch: to iterate over an array costs a third of cutting it.
+        # Shaped by batch: iterating over an array takes a third of the time of slicing it.
         self._arrays: dict[str, Iterable[Any]] = {
             name: array.reshape(-1, batch_rows, shape[1]) for name, array in arrays.items()
         } | {name: values.reshape(-1, batch_rows) for name, values in by_row.items()}
@@ -216,7 +214,7 @@ class Assembled:
     def _cut(
         self, bounds: NDArray[np.int32], shape: tuple[int, int], batch_rows: int, row_chunks: int
     ) -> None:
-        """Cut segments at the borders of rows; `shape` is (S * row_chunks, l)."""
+        """Cut segments where rows end; `shape` is (S * row_chunks, l)."""
         if row_chunks > 1:
             bounds = np.union1d(bounds, np.arange(0, bounds[-1], shape[1], dtype=np.int32))
         edges = np.searchsorted(bounds, np.arange(0, shape[0] + 1, batch_rows) * shape[1])
@@ -227,7 +225,7 @@ class Assembled:
         """Yield the batches as views.
 
         Args:
-            steps: that of each batch.
+            steps: the step of each batch.
         """
         columns = self._arrays | {"step": steps}
         if "cu_seqlens" in self._fields:
@@ -253,8 +251,8 @@ def _label(
     Args:
         labels: (S, L), overwritten.
         rows: the stored rows.
-        starts: where their segments begin, counted through all rows.
-        masked: rows, first tokens and ends of the spans that have no labels.
+        starts: offsets of their segments, counted over all rows.
+        masked: rows, first tokens and ends of the spans without labels.
     """
     length = labels.shape[1]
     labels[:] = rows.tokens[:, 1:]
@@ -273,7 +271,7 @@ def _number(
 
     Args:
         positions: (S, l), overwritten.
-        bounds: where segments begin, and where the last ends, counted through all rows.
+        bounds: offsets of segments, and the end of the last one, counted over all rows.
         lengths: of the segments.
     """
     num_rows, length = positions.shape

@@ -1,20 +1,20 @@
-"""A folder of ranges from object storage, shared by the processes of a machine and by later runs.
+"""Caches ranges from object storage in a folder that processes and later runs share.
 
-What it promises:
+Guarantees:
 
 - An entry appears complete or not at all: it is written under another name and renamed. Its content
   is checked against the hash stored with it whenever it is read; if they differ, it is dropped.
-- The files together never exceed the limit, whatever number of processes writes: each entry is
-  counted, space is freed and the file is written under one lock.
-- If several want the same entry at the same time, one fetches it: `get` returns an `EntryLock`, a
-  locked file. The lock of a killed process disappears with it.
-- The cache removes nothing but its own files: they lie in a folder of their own with a marker, and
-  have names that only the cache gives.
+- The files together never exceed the limit, whatever number of processes writes: counting an entry,
+  freeing space and writing the file happen under one lock.
+- If several processes need the same entry at the same time, one fetches it: `get` returns an
+  `EntryLock`, a locked file. The lock of a killed process disappears with it.
+- The cache removes only its own files: they are in a folder of their own with a marker, and have
+  names of a form that only the cache uses.
 - A cache that fails (no space, no permission) is switched off with one warning, never an error.
 
-Entries that this process does not expect to need again are evicted first, the least recently used
-before others; then those that it will need again, the most recently used first, because the order
-of a run comes back to them last. Those that it has just used stay.
+Entries that this process will not need again are evicted first, the least recently used ones before
+others. Then come those that it will need again, the most recently used first, because the run needs
+those last. Those that it has just used are not evicted.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ OWN = re.compile(r"[0-9a-f]{32}\.(range|part)")
 MAGIC, HASH_BYTES = b"CKRANGE1", 16
 HEADER_BYTES = len(MAGIC) + HASH_BYTES
 COUNT_BYTES = 20
-LOCK_SECONDS, START_SECONDS = 2.0, 60.0
+LOCK_SECONDS, START_SECONDS = 2.0, 60.0  # to wait for the folder's lock; when the cache is opened
 PAUSE_SECONDS = 0.005
-SLACK = 16  # an eviction frees at least 1/16 of the limit
+EVICTION_SHARE = 16  # an eviction frees at least 1/16 of the limit
 
 
 class EntryLock(NamedTuple):
@@ -71,7 +71,8 @@ def open_cache(cache_dir: Path, most_bytes: int) -> RangeCache | None:
     Files that killed processes left half written are removed.
 
     Raises:
-        UsageError: the folder is not a cache of this version, or the limit is below 1.
+        UsageError: the folder holds something else than a cache of this version, or the limit is
+            below 1.
     """
     if most_bytes < 1:
         raise UsageError(f"loader: cache_bytes must be at least 1, got {most_bytes}.")
@@ -125,23 +126,23 @@ class RangeCache:
             _set_total(marker, sum(file.size_bytes for file in self._files()))
 
     def reserve(self, sizes: Sequence[int]) -> None:
-        """Keep entries of these sizes, the last used, from being evicted.
+        """Never evict the most recently used entries, up to the sum of these sizes.
 
         Raises:
-            UsageError: they don't fit; names the lowest limit that would do.
+            UsageError: they don't fit; names the lowest limit that would fit.
         """
-        least = sum(sizes) + HEADER_BYTES * len(sizes)
-        if self.most_bytes < least:
+        required = sum(sizes) + HEADER_BYTES * len(sizes)
+        if self.most_bytes < required:
             raise UsageError(
-                f"loader: cache_bytes must be at least {least}, what two windows of rows take, got"
-                f" {self.most_bytes}. Raise it, or lower read_ahead_bytes."
+                f"loader: cache_bytes must be at least {required}, what two windows of rows take,"
+                f" got {self.most_bytes}. Raise it, or lower read_ahead_bytes."
             )
-        self.keep_bytes = least
+        self.keep_bytes = required
 
     def get(self, key: str, wait_seconds: float = 0.0) -> memoryview | EntryLock | None:
         """Return an entry, or the right to fetch it.
 
-        None if others fetch it for longer than `wait_seconds`, or the cache is switched off.
+        None if another process fetches it for longer than `wait_seconds`, or the cache is off.
         """
         end = time.monotonic() + wait_seconds
         try:
@@ -162,7 +163,7 @@ class RangeCache:
         return None
 
     def find(self, key: str) -> memoryview | None:
-        """Return an entry, None if there is none."""
+        """Return an entry; None without it."""
         try:
             return None if self._is_off else self._read(key)
         except OSError as error:
@@ -173,8 +174,8 @@ class RangeCache:
         """Write entries, as far as they fit; their locks are released.
 
         Args:
-            entries: what was locked, and its content.
-            is_reread: this process will need them again.
+            entries: locks and contents.
+            is_reread: this process will need the entries again.
         """
         try:
             with self._locked_marker(LOCK_SECONDS) as marker:
@@ -188,7 +189,7 @@ class RangeCache:
                 self.release(lock)
 
     def release(self, lock: EntryLock) -> None:
-        """Give a lock up; of one that was published, nothing changes."""
+        """Release a lock; its entry stays if it was published."""
         with contextlib.suppress(OSError):
             if _is_file_of(lock.file, self.folder / lock.name):
                 os.unlink(self.folder / lock.name)
@@ -196,7 +197,7 @@ class RangeCache:
             os.close(lock.file)
 
     def drop(self, key: str) -> None:
-        """Remove an entry that a read has found to be wrong."""
+        """Remove an entry with wrong content."""
         try:
             with self._locked_marker(LOCK_SECONDS) as marker:
                 path = self.folder / f"{key}.range"
@@ -224,7 +225,7 @@ class RangeCache:
         if content[:HEADER_BYTES] != MAGIC + _digest(key, body):
             self.drop(key)
             return None
-        with contextlib.suppress(OSError):  # of another user: it then looks older than it is
+        with contextlib.suppress(OSError):  # another user's file then looks older than it is
             os.utime(path)
         self._note(key, len(content))
         return body
@@ -261,7 +262,7 @@ class RangeCache:
         total = _total(marker)
         if total + size > self.most_bytes:
             return
-        # Counted before it is written: a process that dies in between leaves a count too high.
+        # Counted first: a process that dies in between leaves a count too high, not too low.
         _set_total(marker, total + size)
         try:
             os.ftruncate(lock.file, 0)
@@ -288,7 +289,7 @@ class RangeCache:
             self._reread &= {file.key for file in files}
             reread, recent = set(self._reread), set(self._recent)
         total = sum(file.size_bytes for file in files)
-        goal = self.most_bytes - max(size, self.most_bytes // SLACK)
+        goal = self.most_bytes - max(size, self.most_bytes // EVICTION_SHARE)
         files = [file for file in files if file.name.endswith(".range") and file.key not in recent]
         files.sort(key=lambda file: file.used)
         kept_last = [file for file in files if file.key in reread]
@@ -322,7 +323,7 @@ class RangeCache:
 
     @contextlib.contextmanager
     def _locked_marker(self, wait_seconds: float, flags: int = 0) -> Iterator[int | None]:
-        """Hold the lock of the folder, on the file with the count; None if others hold it."""
+        """Lock the file with the count, and so the folder; yield None if others hold the lock."""
         path = self.folder / MARKER
         file = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | flags, 0o666)
         end = time.monotonic() + wait_seconds
@@ -354,7 +355,7 @@ def _warn(folder: Path, error: OSError) -> None:
 
 
 def _digest(key: str, content: memoryview) -> bytes:
-    """Return the hash of an entry and its key: a file that was renamed is not valid."""
+    """Return the hash of an entry's key and content, so that a renamed file is not valid."""
     digest = hashlib.blake2b(key.encode(), digest_size=HASH_BYTES)
     digest.update(content)
     return digest.digest()
@@ -374,7 +375,7 @@ def _write_all(file: int, content: bytes | memoryview) -> None:
 
 
 def _total(marker: int) -> int:
-    """Return the count; if it can't be read, a value above every limit: it is counted again."""
+    """Return the count; if it can't be read, a value above every limit, so it is recounted."""
     text = os.pread(marker, COUNT_BYTES, len(TITLE))
     return int(text) if len(text) == COUNT_BYTES and text.isdigit() else 1 << 62
 

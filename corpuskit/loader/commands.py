@@ -1,4 +1,4 @@
-"""`trace` and `edit`: lines that answer, and a command line of their own that needs no click.
+"""The output of `trace` and `edit`, and a command line for both that needs no click.
 
     python -m corpuskit.loader trace runs/r --step 3 -b 8
     python -m corpuskit.loader edit skip runs/r --steps 60:62 -b 8
@@ -45,9 +45,9 @@ def trace(
     skip: Skip = (),
     as_json: bool = False,
 ) -> Iterator[str]:
-    """Yield the documents of a step, the occurrences of a document, or the mixture so far.
+    """Yield the documents of a step, the occurrences of a document, or the mixture up to a step.
 
-    `skip`, here and below: what the training in question passes over (`StreamingLoader`).
+    `skip`, here and below: the rows that the training in question skips (see `StreamingLoader`).
 
     Raises:
         UsageError: not exactly one of them is requested, or there is no such step or document.
@@ -197,14 +197,14 @@ def edit_list(directory: str, *, as_json: bool = False) -> Iterator[str]:
 
 
 def _row_at(directory: str, batch: BatchSize, step: int, seq_len: int | None, skip: Skip) -> int:
-    """Return the row index of the plan with which a step begins."""
+    """Return the row index at which a step begins."""
     return StreamingLoader(directory, batch, seq_len=seq_len, skip=skip).row_at(step)
 
 
 def _finish(
     plan: MixPlan, edit: Edit, *, dry_run: bool, other: MixPlan | None = None
 ) -> Iterator[str]:
-    """Check an edit, append it, and yield what the plan is now."""
+    """Check an edit, append it, and describe the new plan."""
     if dry_run:
         after = edited(plan.files, plan.base, [*plan.edits, edit], other)
     else:
@@ -320,7 +320,7 @@ def _batch_size(text: str) -> BatchSize:
 
 
 def _add_run(parser: argparse.ArgumentParser, command: Any, default: int | None = None) -> None:
-    """Add the run and the batch size, which must be given where something is written."""
+    """Add the run and the batch size, which is required (no default) where a file is written."""
     parser.add_argument("directory")
     parser.add_argument("-b", "--global-batch-rows", type=_batch_size, metavar="ROWS",
                         required=default is None, default=default,

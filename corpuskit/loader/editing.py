@@ -1,9 +1,9 @@
-"""Makes edits of a running mixture: each is checked against the plan, then appended.
+"""Makes edits of a running mixture; each is checked against the plan, then appended.
 
     plan = read_mix("runs/r")
     plan = append(plan, skip_rows(plan, [(8_000, 8_800)]))
 
-A state saved before the edit loads under the new plan if it precedes what the edit changes.
+A state from before the edit loads under the new plan if it precedes the rows that the edit changes.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ def append(plan: MixPlan, edit: Edit, other: MixPlan | None = None) -> MixPlan:
 
 
 def _link_files(plan: MixPlan, after: MixPlan, other: MixPlan) -> None:
-    """Give the files of the sources that an edit adds names in `edits/`: links, or copies.
+    """Link the files of the sources that an edit adds into `edits/`, or copy them.
 
-    Links where both runs lie on one file system. A file that is there already, as after a kill, is
-    compared and kept.
+    Links need both runs on one file system. A file that exists, as after a kill, is compared and
+    kept.
 
     Raises:
         DataError: a file of the other run is missing, or not what its plan says.
@@ -67,9 +67,9 @@ def _link_files(plan: MixPlan, after: MixPlan, other: MixPlan) -> None:
     digests = {index.paths[part]: index.digests[part] for part in parts}
     small = [other.base.fields[key] for key in ("index", "lookups", "files")]
     for name in [*digests, "mix/plan.json", *small, *Lookups(other).files_of(added.names)]:
-        digest, place = digests.get(name) or source_store.digest(name), added.prefix + name
-        if not (store.exists(place) and store.digest(place) == digest):
-            store.adopt(source_store.at(name, digest=digest), place)
+        digest, target = digests.get(name) or source_store.digest(name), added.prefix + name
+        if not (store.exists(target) and store.digest(target) == digest):
+            store.adopt(source_store.at(name, digest=digest), target)
 
 
 def new_stage(
@@ -134,11 +134,9 @@ def add_sources(
     if first + max(Lookups(other).origins, default=0) >> 63 - KEY_BITS:
         raise UsageError("edit source: the two runs have too many input files, or sources.")
     masked: list[list[Any]] = [
-        [names[source], *place, key + (first << KEY_BITS)]
+        [names[source], *span, key + (first << KEY_BITS)]
         for edit in other.takedowns.edits
-        for source, *place, key in zip(
-            *(edit.fields["spans"][k] for k in SPAN_COLUMNS), strict=True
-        )
+        for source, *span, key in zip(*(edit.fields["spans"][k] for k in SPAN_COLUMNS), strict=True)
         if source in names
     ]
     sources = [
@@ -159,7 +157,7 @@ def add_sources(
 def _new_names(
     plan: MixPlan, other: MixPlan, weights: Mapping[str, int], rename: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return the sources of another run that are to be added, and what they are called here."""
+    """Return the sources to add: name in the other run -> name in this one."""
     address, own_names = other.files.address, [source.name for source in plan.sources]
     for key in ("tokenizer", "seq_len", "dtype"):
         if plan.base.fields[key] != other.base.fields[key]:
@@ -175,9 +173,9 @@ def _new_names(
             f"edit source: the sources of {address} are {', '.join(stored_names)}. Give each of"
             f" them at most one name of its own (--as SOURCE=NAME), got {dict(rename)}."
         )
-    if wrong := [to for to in rename.values() if not to.replace("-", "_").isidentifier()]:
+    if invalid := [to for to in rename.values() if not to.replace("-", "_").isidentifier()]:
         raise UsageError(
-            f"edit source: --as {wrong[0]!r}: a source's name must be made of letters, digits, -"
+            f"edit source: --as {invalid[0]!r}: a source's name must be made of letters, digits, -"
             " and _. Exports name files after it."
         )
     names = {source: to for source, to in names.items() if weights.get(to) and to not in own_names}
@@ -205,7 +203,7 @@ def _stage(
     max_epochs: Mapping[str, float],
     names: Sequence[str],
 ) -> dict[str, Any]:
-    """Return what an edit says that begins a stage; `names` are those of the sources."""
+    """Return the fields of an edit that begins a stage; `names` are all sources."""
     total = plan.order.num_rows
     if not 0 <= row <= total:
         raise UsageError(f"edit: the plan has rows 0 to {total}, got {row}.")
@@ -266,13 +264,13 @@ def take_down(
 
     Args:
         plan: the current plan.
-        row: the run's row index from which it counts.
+        row: the run's row index from which it applies.
         documents: ids, or keys.
-        reason: kept with the edit.
-        ignore_missing: leave out documents that are in no packed row; at least one must be in one.
+        reason: stored with the edit.
+        ignore_missing: leave out documents that no packed row holds, but not all of them.
 
     Raises:
-        UsageError: a document is in no packed row, or there is no such row.
+        UsageError: no packed row holds a document, or there is no such row.
     """
     if not 0 <= row <= plan.order.num_rows:
         raise UsageError(f"edit: the plan has rows 0 to {plan.order.num_rows}, got {row}.")
@@ -282,10 +280,10 @@ def take_down(
         raise UsageError("edit: no document is given.")
     keys_of = provenance.lookups.keys_of(name for name in names if isinstance(name, str))
     keys = {name: {name} if isinstance(name, int) else keys_of[name] for name in names}
-    stretches = provenance.lookups.stretches_of(set().union(*keys.values()))
-    packed = {key for _, key, *_ in stretches}
+    spans = provenance.lookups.spans_of(set().union(*keys.values()))
+    packed = {key for _, key, *_ in spans}
     missing = [name for name in names if not keys[name] & packed]
-    if missing and not (ignore_missing and stretches):
+    if missing and not (ignore_missing and spans):
         examples = ", ".join(repr(name) for name in missing[:5])
         raise UsageError(
             f"edit: {len(missing)} of {len(names)} documents are in no packed row: {examples}"
@@ -293,15 +291,15 @@ def take_down(
             " ignore_missing (--ignore-missing) leaves them out."
         )
     order = [source.name for source in plan.sources]
-    sources = np.array([order.index(source) for source, *_ in stretches], np.int32)
-    sizes = provenance.text_bytes_of(stretches, sources)
+    sources = np.array([order.index(source) for source, *_ in spans], np.int32)
+    sizes = provenance.text_bytes_of(spans, sources)
     columns: tuple[list[Any], ...] = (
-        [source for source, *_ in stretches],
-        [row for _, _, row, _, _ in stretches],
-        [first for *_, first, _ in stretches],
-        [count for *_, count in stretches],
+        [source for source, *_ in spans],
+        [row for _, _, row, _, _ in spans],
+        [first for *_, first, _ in spans],
+        [count for *_, count in spans],
         sizes,
-        [key for _, key, *_ in stretches],
+        [key for _, key, *_ in spans],
     )
     payload = {
         "documents": sorted(str(name) for name in names if keys[name] & packed),

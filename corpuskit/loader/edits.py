@@ -1,8 +1,8 @@
-"""Changes to a running mixture: an append-only chain of small files beside the mix plan.
+"""Reads and writes edits of a running mixture: a chain of small files beside the mix plan.
 
 `edits/00001.json`, `edits/00002.json`, ...: each names the hash of the plan that it changes and the
-row of the run from which it counts, so whatever was consumed before that row does not change. An
-edit never changes a shard. docs/formats.md (Edits) is the contract.
+row of the run from which it applies, so rows consumed before do not change. Edits are appended, and
+never change a shard. docs/formats.md (Edits) is the contract.
 """
 
 from __future__ import annotations
@@ -27,14 +27,13 @@ if TYPE_CHECKING:
 FOLDER = "edits"
 _RESTORE = "Restore it from a copy, or delete it and the edits after it"
 KINDS = ("stages", "skip", "takedown", "source")
-REPLACING = ("stages", "source")
-"""Kinds that replace all stages from their row on."""
+REPLACING = ("stages", "source")  # kinds that replace all stages from their row on
 SPAN_COLUMNS = ("source", "row", "first_token", "num_tokens", "text_bytes", "key")
 
 
 @dataclass(frozen=True)
 class Edit:
-    """One file of the chain; `after` is the hash of the plan with it, `name` its file."""
+    """A file of the chain; `before` and `after` are hashes of the plan without and with it."""
 
     name: str
     before: str
@@ -45,7 +44,7 @@ class Edit:
 
 
 def describe_edit(edit: Edit) -> str:
-    """Return in a line what an edit does."""
+    """Describe an edit in one line."""
     fields = edit.fields
     if edit.kind in REPLACING:
         change = ", ".join(
@@ -82,8 +81,8 @@ def read_edits(files: RunFiles, plan: str) -> list[Edit]:
         plan: hash of its mix plan.
 
     Raises:
-        UsageError: they are of another plan: the mix was made again.
-        DataError: an edit is missing, was changed, or is of a kind that this version does not know.
+        UsageError: they are edits of another plan: the mix was made again.
+        DataError: an edit is missing or was changed, or this version does not know its kind.
     """
     names = [name for name in files.list(FOLDER) if name.endswith(".json")]
     chain: list[Edit] = []
@@ -131,7 +130,7 @@ def apply_edits(path: str, plan: Mapping[str, Any], edits: Sequence[Edit]) -> di
         name = f"{path}: {edit.name}"
         if edit.kind in REPLACING:
             fields["stages"] = _cut(name, fields, edit.row) + get(name, edit.fields, "stages", list)
-            # Spans in rows that are replaced no longer apply.
+            # Skipped spans in replaced rows no longer apply.
             fields["skip"] = [
                 [first, min(end, edit.row)] for first, end in fields["skip"] if first < edit.row
             ]
@@ -170,7 +169,7 @@ class Masks(NamedTuple):
 
 
 class Takedowns:
-    """The masked spans of stored rows, and the row of the run from which each counts.
+    """The masked spans of stored rows, and the row of the run from which each applies.
 
     Args:
         path: the plan, for messages.
@@ -182,7 +181,7 @@ class Takedowns:
     def __init__(
         self, path: str, edits: Sequence[Edit], begins: Mapping[str, int], rows: Mapping[str, int]
     ) -> None:
-        # Those of an added run come with its sources.
+        # An edit that adds sources brings the takedowns of their run along.
         self.edits = tuple(
             edit
             for edit in edits
@@ -191,7 +190,7 @@ class Takedowns:
         columns = [_spans(f"{path}: {edit.name}", edit, begins, rows) for edit in self.edits]
         spans = np.concatenate([np.zeros((6, 0), np.int64), *columns], axis=1)
         spans = spans[:, np.lexsort((spans[1], spans[2], spans[0]))]
-        # A span that several edits name counts once, from the first of them on.
+        # A span that several edits name applies once, from the first of them on.
         is_repeated = (spans[0, 1:] == spans[0, :-1]) & (spans[2, 1:] == spans[2, :-1])
         spans = spans[:, np.concatenate([[True], ~is_repeated])[: spans.shape[1]]]
         self._row_numbers, self._from, self._firsts, self._counts, self._bytes, self.keys = spans
@@ -201,19 +200,19 @@ class Takedowns:
         return len(self._row_numbers)
 
     def history(self, rows: int) -> list[str]:
-        """Return what identifies the takedowns that count for the first `rows` rows of a run."""
+        """Return what identifies the takedowns that apply to the first `rows` rows of a run."""
         return [digest for row, digest in self._digests if row < rows]
 
     @functools.cached_property
     def _digests(self) -> list[tuple[int, str]]:
-        """Per edit, its row and a hash of that row and of what it masks."""
+        """For each edit, its row, and a hash of that row and its spans."""
         return [
             (edit.row, digest_bytes(json.dumps([edit.row, edit.fields["spans"]]).encode()))
             for edit in self.edits
         ]
 
     def masks(self, row_numbers: NDArray[np.int64], row_indices: NDArray[np.int64]) -> Masks | None:
-        """Return the masked spans of rows, None if there are none.
+        """Return the masked spans of rows; None if there are none.
 
         Args:
             row_numbers: (M,) numbers of the rows, counted over all sources.
@@ -270,11 +269,11 @@ def new_edit(
     """Return an edit that follows a chain; nothing is written.
 
     Args:
-        chain: the edits there are.
+        chain: the existing edits.
         plan: hash of the mix plan without them.
         kind: one of `KINDS`.
-        row: of the run, from which it counts.
-        payload: what else the file says.
+        row: of the run, from which it applies.
+        payload: other fields of the file.
     """
     before = chain[-1].after if chain else plan
     fields = {"format": FORMAT, "kind": kind, "before": before, "row": row, **payload}

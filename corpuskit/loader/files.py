@@ -1,7 +1,7 @@
-"""The files of a run directory as the loader reads them, wherever the directory lies.
+"""Reads the files of a run directory, on a file system or (remote.py) in object storage.
 
-Small files are read whole, up to a limit; parts are read by ranges (`parts`). Names are relative to
-the run directory and use `/`. `remote` reads object storage.
+Small files are read whole, up to a limit; parts are read by ranges (parts.py). Names are relative
+to the run directory and use `/`.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ FORMAT = 1
 MAX_JSON_BYTES = 1 << 30
 MAX_NUMBER = 1 << 62
 MAX_TEXT_BYTES = 4096
+# A small table may have TABLE_BYTES in memory, or TABLE_EXPANSION times the size of its file.
 TABLE_BYTES, TABLE_EXPANSION = 1 << 28, 1000
-"""A small table may take TABLE_BYTES, or TABLE_EXPANSION times the size of its file."""
 
 
 class Transfers:
-    """Counts what reads of parts fetched from object storage; threads may share it."""
+    """Counts what was fetched from object storage to read parts; threads may share it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -60,9 +60,9 @@ class PartSource(Protocol):
     def ready(
         self, footer: pq.FileMetaData, groups: Sequence[int], columns: Sequence[str]
     ) -> AbstractContextManager[None]:
-        """Load what a read of these row groups needs; the read happens inside the context.
+        """Load what a read of these row groups needs; do the read inside the context.
 
-        If it ends without an error, what was loaded may be cached.
+        If the context ends without an error, the loaded bytes may be cached.
 
         Raises:
             OSError: it can't be loaded.
@@ -73,9 +73,9 @@ class RunFiles(Protocol):
     """Reads the files of one run directory; may be used by several threads.
 
     Attributes:
-        address: what the user calls the run directory.
-        reader_threads: how many hide the latency of a read.
-        cache: of ranges; None where nothing is kept.
+        address: of the run directory, as the user wrote it.
+        reader_threads: number of threads that hides the latency of reads.
+        cache: of ranges; None without one.
     """
 
     address: str
@@ -83,7 +83,7 @@ class RunFiles(Protocol):
     cache: RangeCache | None
 
     def where(self, name: str) -> str:
-        """Return the name of a file for messages."""
+        """Return path or address of a file."""
 
     def read(self, name: str, limit: int | None = None) -> bytes:
         """Return the content of a file.
@@ -114,7 +114,7 @@ class RunFiles(Protocol):
         """
 
     def list(self, folder: str) -> list[str]:
-        """Return the names of the files in a folder, sorted; none if there is no folder."""
+        """Return the names of the files in a folder, sorted; empty without the folder."""
 
 
 class LocalPart:
@@ -167,7 +167,7 @@ class LocalFiles:
 
 
 def inside(name: object, path: str) -> str:
-    """Return the name of a file that the plan or index at `path` gives.
+    """Return the name of a file that the plan or index at `path` names.
 
     Raises:
         DataError: the name would leave the run directory.
@@ -196,16 +196,17 @@ def read_json(
     advice: str = "Run the mix again",
     digest: str | None = None,
 ) -> dict[str, Any]:
-    """Return the object in a JSON file of ours, of the format `version`.
+    """Return the object in a JSON file of the format `version`.
 
     Raises:
         UsageError: there is no such file.
-        DataError: it is something else, or its digest differs.
+        DataError: the file is not such an object, or its digest differs.
     """
     path = files.where(name)
     try:
         content = files.read(name, MAX_JSON_BYTES)
-        require_digest(path, content, digest)
+        if digest is not None:
+            require_digest(path, content, digest)
         fields = json.loads(content)
     except (FileNotFoundError, NotADirectoryError):
         raise UsageError(
@@ -225,7 +226,7 @@ def get(path: str, fields: object, key: str, kind: type[T], advice: str = "Run t
     """Return `fields[key]`, which must be of `kind`.
 
     Raises:
-        DataError: it is not, or it is a number beyond MAX_NUMBER.
+        DataError: it is of another type, or a number beyond MAX_NUMBER.
     """
     value = fields.get(key) if isinstance(fields, dict) else None
     # A JSON true is an int to Python.
@@ -237,13 +238,13 @@ def get(path: str, fields: object, key: str, kind: type[T], advice: str = "Run t
     return value
 
 
-def require_digest(path: str, content: bytes, digest: str | None) -> None:
-    """Refuse a file that is not the one of the plan; plans of older runs have no digest.
+def require_digest(path: str, content: bytes, digest: str) -> None:
+    """Refuse a file that differs from the one that the plan was written with.
 
     Raises:
         DataError: names it.
     """
-    if digest is not None and digest_bytes(content) != digest:
+    if digest_bytes(content) != digest:
         raise DataError(
             f"{path}: is not the file that the plan was written with: its digest is"
             f" {digest_bytes(content)}, the plan says {digest}. Restore it, or run the mix again."
@@ -255,14 +256,12 @@ def one_line(error: Exception) -> str:
     return " ".join(str(error).split()).rstrip(" .")
 
 
-def read_table(
-    files: RunFiles, name: str, columns: Sequence[str], digest: str | None = None
-) -> pa.Table:
+def read_table(files: RunFiles, name: str, columns: Sequence[str], digest: str) -> pa.Table:
     """Return columns of a small Parquet file: an index, or the lookups.
 
     Raises:
-        DataError: it can't be read, its digest differs, or it claims to hold far more than such a
-            file does.
+        DataError: it can't be read, its digest differs, or its footer claims far more bytes than
+            such a file has.
     """
     try:
         content = files.read(name)
@@ -279,10 +278,10 @@ def read_table(
 def parse_table(content: bytes, path: str, columns: Sequence[str]) -> pa.Table:
     """Return columns of a small Parquet file, from its content.
 
-    Texts come as dictionaries: a repeated text costs 4 bytes a row.
+    Texts are read as dictionaries: a repeated text takes 4 bytes a row.
 
     Raises:
-        DataError: it can't be read, or claims to hold far more than such a file does.
+        DataError: it can't be read, or its footer claims far more bytes than such a file has.
     """
     try:
         file = pq.ParquetFile(pa.BufferReader(content), read_dictionary=list(columns))

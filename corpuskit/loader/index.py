@@ -41,13 +41,10 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-PLAN_FORMAT = 2
-"""Of mix/plan.json; format 1 permuted rows within blocks of a mixture."""
-
+PLAN_FORMAT = 2  # of mix/plan.json
 MAX_EPOCHS = 10**9
 ROWS_PER_GROUP = 64
-MAX_ROW_BYTES = 1 << 26
-"""Of the tokens of a packed row: 64 of them, a row group, are read at once."""
+MAX_ROW_BYTES = 1 << 26  # of the tokens of a packed row: a row group of 64 is read at once
 
 _INDEX_COLUMNS = ("source", "path", "rows", "first_row", "size_bytes", "digest")
 _NOT_HASHED = ("plan_hash", "index", "lookups", "files", "digests")
@@ -65,12 +62,12 @@ def plan_hash(fields: Mapping[str, object], index_digest: str) -> str:
 
 
 class Remix(NamedTuple):
-    """A run over the rows of a plan in other shares, as the proxies of a search take it.
+    """Another length and mixture over the rows of a plan, for the small runs of a mixture search.
 
     Attributes:
         rows: of the run.
-        weights: source -> integer share; a source left out gives nothing.
-        windows: source -> (first row, rows): all that the run knows of it, and repeats.
+        weights: source -> integer share; a source that is left out gives none.
+        windows: source -> (first row, rows): the rows that the run takes, and repeats.
     """
 
     rows: int
@@ -78,10 +75,10 @@ class Remix(NamedTuple):
     windows: Mapping[str, tuple[int, int]]
 
     def apply(self, fields: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the fields of the plan that it makes of another.
+        """Return the fields of a plan with this length and mixture.
 
         Raises:
-            UsageError: the numbers or the names cannot be.
+            UsageError: a number or a name is impossible.
         """
         sizes = {entry["name"]: entry["rows"] for entry in fields["sources"]}
         with contextlib.suppress(TypeError, ValueError, AttributeError, KeyError):
@@ -147,7 +144,7 @@ class PartIndex:
             )
 
     def extended(self, added: Sequence[AddedRun]) -> PartIndex:
-        """Return the index with the sources of other runs after its own."""
+        """Return this index with the sources of other runs appended."""
         index = copy.copy(self)
         index.__dict__.pop("_chain", None)
         index.paths, index.digests = [*self.paths], [*self.digests]
@@ -169,13 +166,13 @@ class PartIndex:
         return index
 
     def chain_at(self, source: int, row: int) -> str:
-        """Return a hash over the parts of a source up to the one that holds `row`."""
+        """Return a hash over the parts of a source up to and with the one that holds `row`."""
         location = self.locate(np.array([source], np.int32), np.array([row], np.int64))
         return self._chain[int(location.parts[0])]
 
     @functools.cached_property
     def _chain(self) -> list[str]:
-        """Per part, the blake2b-128 of the part and of the source's chain before it."""
+        """For each part, the blake2b-128 of the part and of the source's chain before it."""
         chain: list[str] = []
         columns = (self.first_rows.tolist(), self.rows.tolist(), self.digests)
         for first, rows, digest in zip(*columns, strict=True):
@@ -184,7 +181,7 @@ class PartIndex:
         return chain
 
     def row_numbers(self, sources: NDArray[np.int32], rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the numbers of rows of sources, counted over all sources."""
+        """Return the numbers, counted over all sources, of rows counted within sources."""
         row_numbers: NDArray[np.int64] = self._source_begins[sources] + rows
         return row_numbers
 
@@ -202,12 +199,12 @@ class PartIndex:
 
 @dataclass(frozen=True)
 class MixPlan:
-    """An opened mix plan, its edits applied.
+    """A mix plan with its edits applied.
 
     Attributes:
         hash: of the plan with its edits.
-        base: fields and hash of the plan without them.
-        stored_names: of each source, what its parts call it.
+        base: the plan without them.
+        stored_names: the name of each source in its parts.
         added: the runs whose sources edits have added.
     """
 
@@ -239,7 +236,7 @@ class MixPlan:
 
 
 class BasePlan(NamedTuple):
-    """The plan in `mix/`, without edits: its fields, its hash, and the index of its parts."""
+    """The plan in `mix/` without edits: fields, hash, and the index of its parts."""
 
     path: str
     fields: Mapping[str, Any]
@@ -252,10 +249,10 @@ class AddedRun(NamedTuple):
 
     Attributes:
         prefix: of the names of its files in this run directory.
-        address: where it was when it was added.
+        address: of its run directory when it was added.
         base: its own plan.
-        names: what the sources are called there, and here.
-        first_ordinal: its input files are numbered from here on, so that keys differ.
+        names: name of a source in that run -> name in this one.
+        first_ordinal: number of its first input file here, so that keys differ.
     """
 
     prefix: str
@@ -277,17 +274,17 @@ def open_files(
     Args:
         run_dir: a folder, or an address in object storage.
         deadline_seconds: after which a request to object storage fails.
-        cache_dir: where ranges from object storage are kept; None for nowhere.
+        cache_dir: folder for ranges from object storage; None to cache nothing.
         cache_bytes: bound on the files in it.
 
     Raises:
         UsageError: the address or the cache can't be used, or the extra `s3` is not installed.
     """
-    places: dict[str, Any] = {"run_dir": run_dir}
-    places |= {} if cache_dir is None else {"cache_dir": cache_dir}
-    for name, place in places.items():
-        if not isinstance(place, str | os.PathLike) or "\0" in str(place):
-            raise UsageError(f"loader: {name} must be a folder or an address, got {place!r}.")
+    locations: dict[str, Any] = {"run_dir": run_dir}
+    locations |= {} if cache_dir is None else {"cache_dir": cache_dir}
+    for name, location in locations.items():
+        if not isinstance(location, str | os.PathLike) or "\0" in str(location):
+            raise UsageError(f"loader: {name} must be a folder or an address, got {location!r}.")
     address = str(run_dir)
     if re.match(r"[A-Za-z0-9+.-]{2,}:/", address):
         from corpuskit.storage import is_remote
@@ -309,12 +306,12 @@ def read_mix(
     Args:
         run_dir: a folder, an address in object storage, or what `open_files` returned.
         order_seed: permute the rows of each source, in all epochs, by this seed instead of the
-            plan's: another plan of the same rows and weights, with another hash.
-        remix: length, weights and rows of sources in place of the plan's.
+            plan's. The result has the same rows and weights, and another hash.
+        remix: length, weights and rows of sources instead of the plan's.
 
     Raises:
         UsageError: there is no plan, it takes a source more often than its `max_epochs`, or it has
-            edits, which name rows of its own order, and another order is asked for.
+            edits, which name rows of its own order, and `order_seed` or `remix` is given.
         DataError: the plan, its index or an edit breaks the format, or they don't fit together.
     """
     files = open_files(run_dir) if isinstance(run_dir, str | os.PathLike) else run_dir
@@ -365,13 +362,13 @@ def _read_base(files: RunFiles, prefix: str = "") -> BasePlan:
 def edited(
     files: RunFiles, base: BasePlan, edits: Sequence[Edit], new: MixPlan | None = None
 ) -> MixPlan:
-    """Return the plan with these edits.
+    """Return a plan with edits.
 
     Args:
         files: of the run directory.
         base: its plan.
         edits: to apply.
-        new: of a run whose files are not yet among these.
+        new: plan of an added run whose files are not yet in the run directory.
 
     Raises:
         UsageError: the plan takes a source more often than its `max_epochs`.
@@ -429,21 +426,22 @@ def _added_run(files: RunFiles, edit: Edit, new: MixPlan | None) -> AddedRun:
 
 
 def without_rows(plan: MixPlan, skip: Sequence[tuple[int, int] | tuple[int, int, str]]) -> MixPlan:
-    """Return the plan as a training sees it that passes over rows of its own.
+    """Return the plan of a training that skips rows of its own.
 
     Args:
         plan: which all trainings share; its hash stays.
-        skip: spans [first, end) of its rows, and as a rule the hash of the plan that had these
-            rows there: where an edit since has replaced them, others are not passed over.
+        skip: spans [first, end) of its rows, as a rule with the hash of the plan that they were
+            chosen under: they end where a later edit has replaced the rows.
 
     Raises:
         UsageError: a span is not within the plan.
     """
-    given: Any = skip
+    entries: Any = skip
     spans = []
-    for first, end, plan_hash in map(_span, given if np.iterable(given) else [given]):
-        at = plan.hashes.index(plan_hash[0]) if plan_hash and plan_hash[0] in plan.hashes else -1
-        later = plan.edits[at:] if at >= 0 else ()
+    for first, end, plan_hash in map(_span, entries if np.iterable(entries) else [entries]):
+        later: Sequence[Edit] = ()
+        if plan_hash and plan_hash[0] in plan.hashes:
+            later = plan.edits[plan.hashes.index(plan_hash[0]) :]
         spans.append((first, min([end, *(edit.row for edit in later if edit.kind in REPLACING)])))
     if not spans:
         return plan
@@ -516,8 +514,8 @@ def _texts(table: pa.Table, name: str, path: str) -> list[str]:
     column = table[name]
     if not pa.types.is_dictionary(column.type) or column.null_count:
         raise DataError(f"{path}: {name} must be texts without nulls. Run the mix again.")
-    # `to_pylist` of a dictionary takes a microsecond a value, and `cast` loads pyarrow.compute:
-    # together more than everything else that a loader does before its first row.
+    # Not `to_pylist` or `cast`: `to_pylist` of a dictionary takes 1 us a value, and `cast` imports
+    # pyarrow.compute; both take longer than all else that a loader does before its first row.
     texts: list[str] = []
     for chunk in column.chunks:
         distinct = chunk.dictionary.to_numpy(zero_copy_only=False)

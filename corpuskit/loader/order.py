@@ -1,8 +1,9 @@
-"""Which row comes when: integer arithmetic over the mix plan, nothing read and nothing stored.
+"""The order of rows: integer arithmetic over the mix plan; nothing is read or stored.
 
-The rows of a run have indices in [0, T). `RowOrder` maps them to rows of sources and back. Its
-parts, apportionment (`apportion`, `turn`) and keyed permutation (`permute`, `unpermute`), serve the
-writer of a plan too. docs/formats.md (Order) is the contract. Letters: K sources, M row indices.
+The rows of a run have indices in [0, T). `RowOrder` maps them to rows of sources and back. It
+consists of apportionment (`apportion`, `turn`) and keyed permutations (`permute`, `unpermute`),
+which the writer of a plan also uses. docs/formats.md (Order) is the contract. Letters: K sources, M
+row indices.
 """
 
 from __future__ import annotations
@@ -25,9 +26,7 @@ if TYPE_CHECKING:
 
     U64 = NDArray[np.uint64]
 
-BLOCK_ROWS = 1024
-"""Rows whose turns are computed at a time; no result depends on it."""
-
+BLOCK_ROWS = 1024  # whose turns are computed at a time; no result depends on it
 ROUNDS = 6
 _SHIFT = np.uint64(33)
 _HALF = np.uint64(32)
@@ -80,15 +79,15 @@ def in_turn(
     """
     midpoints = (2.0 * ranks + 1.0) / np.array(weights, np.float64)[sources]
     order = np.argsort(midpoints, kind="stable")
-    # A float is off by 2^-52 of itself at most; what is nearer together than that is compared
-    # exactly. Ties go to the source that comes first.
+    # The relative error of a float is at most 2^-52: midpoints closer to each other than 2^-50 are
+    # compared exactly. Ties go to the source that comes first.
     sorted_due = midpoints[order]
     close = np.diff(sorted_due) <= sorted_due[1:] * 2.0**-50
     edges = np.flatnonzero(np.diff(np.concatenate([[False], close, [False]]).astype(np.int8)))
     for first, last in edges.reshape(-1, 2).tolist():
-        some = order[first : last + 1].tolist()
-        some.sort(key=lambda i: _due(int(sources[i]), int(ranks[i]), weights))
-        order[first : last + 1] = some
+        close_rows = order[first : last + 1].tolist()
+        close_rows.sort(key=lambda i: _due(int(sources[i]), int(ranks[i]), weights))
+        order[first : last + 1] = close_rows
     return order
 
 
@@ -156,13 +155,12 @@ def _walk(
     x = rounds(x, shape[1], shape[2], keys)
     outside = np.flatnonzero(x >= shape[0])
     while outside.size:
-        # Less than one value in `a` walks on, so this is small.
-        some = shape if shape.shape[1] == 1 else shape[:, outside]
-        part = rounds(
-            x[outside], some[1], some[2], keys if keys.shape[1] == 1 else keys[:, outside]
-        )
-        x[outside] = part
-        outside = outside[part >= some[0]]
+        # Fewer than one value in `a` walks on, so these arrays are small.
+        shape_of = shape if shape.shape[1] == 1 else shape[:, outside]
+        keys_of = keys if keys.shape[1] == 1 else keys[:, outside]
+        walked = rounds(x[outside], shape_of[1], shape_of[2], keys_of)
+        x[outside] = walked
+        outside = outside[walked >= shape_of[0]]
     return x.view(np.int64)
 
 
@@ -201,9 +199,10 @@ def _scramble(x: U64, bound: U64) -> U64:
 
 @dataclass(frozen=True, slots=True)
 class MixSource:
-    """A source as the order sees it; `shuffled`: its first epoch is read as stored.
+    """A source of the order: `rows` rows from row `first` on.
 
-    It gives `rows` rows from row `first` on, which is 0 but in a search for a mixture.
+    `shuffled`: stored in random order, so the first epoch reads it as stored. `first` is above 0
+    only in a mixture search.
     """
 
     name: str
@@ -222,7 +221,7 @@ class MixStage:
 
 
 class SourceRows(NamedTuple):
-    """Of M row indices: source numbers, rows within the source, epochs of the source."""
+    """Source, row within the source, and epoch of the source, for M row indices: (M,) each."""
 
     sources: NDArray[np.int32]
     rows: NDArray[np.int64]
@@ -238,9 +237,9 @@ class _TurnBlock(NamedTuple):
 class RowOrder:
     """The order of a run: row indices to rows of sources and back, each in O(K) operations.
 
-    Within a stage the sources take turns by Sainte-Lague, so the first n rows hold of each source
-    what `apportion` says, for every n. A source gives its rows in the order in which it is stored,
-    or of the epoch's permutation.
+    Within a stage the sources take turns by Sainte-Lague, so for every n, the first n rows of the
+    stage have as many rows of each source as `apportion` returns. A source gives its rows in stored
+    order, or in that of the epoch's permutation.
     """
 
     def __init__(self, seed: int, sources: Sequence[MixSource], stages: Sequence[MixStage]) -> None:
@@ -272,7 +271,7 @@ class RowOrder:
             none = np.zeros(0, np.int64)
             return SourceRows(none.astype(np.int32), none, none)
         block_of = np.searchsorted(np.array(present), numbers)
-        # Where each block's rows begin in the arrays below, less its first row index.
+        # Where each block's rows begin in the arrays below, minus its first row index.
         lengths = [len(block.sources) for block in blocks]
         firsts = np.cumsum([0, *lengths[:-1]]) - np.array([block.start for block in blocks])
         positions = row_indices + firsts[block_of]
@@ -340,7 +339,7 @@ class RowOrder:
     def _permute_epochs(
         self, sources: NDArray[np.int32], epochs: NDArray[np.int64], rows: NDArray[np.int64]
     ) -> None:
-        """Replace, in place, the rows of epochs that are not read as stored."""
+        """Permute, in place, the rows of epochs that are not read as stored."""
         permuted = np.flatnonzero((epochs > 0) | ~self._shuffled[sources])
         if not permuted.size:
             return

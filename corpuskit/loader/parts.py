@@ -3,10 +3,10 @@
 Reads are `pread`, never mmap: a mapped page skips the CRC, and a fault on a hung mount can't time
 out. Letters: R rows, L = seq_len.
 
-The tokens of a row group are one page: a short header, then the values as they are. Arrow reads
-that into fresh memory. `TokenPages` reads it, verified and with one copy, into the memory of the
-rows, or, where only some rows are wanted, into the same memory each time, which stays in the L2
-cache. Pages that are not exactly what our writer makes are left to Arrow.
+The tokens of a row group are one page: a short header, then the plain values. Arrow would read it
+into newly allocated memory. `TokenPages` reads and verifies it with one copy: into the memory of
+the rows or, where only some rows are needed, into one buffer, which stays in the L2 cache. Arrow
+reads the pages that are not exactly as our writer makes them.
 """
 
 from __future__ import annotations
@@ -38,21 +38,21 @@ if TYPE_CHECKING:
     from corpuskit.loader.index import MixPlan
 
 PADDING = 2  # bit 1 of a segment's flags
-TOKEN_BYTES, GROUP_BYTES = 32, 1 << 20  # most that a token takes: its own, and those of a segment
+# Bounds on a row group: for each token, its own bytes and those of a segment; and for the rest.
+TOKEN_BYTES, GROUP_BYTES = 32, 1 << 20
 SEGMENT_COLUMNS = ("doc_starts", "text_bytes", "flags")
 TOKEN_COLUMNS = ("tokens", *SEGMENT_COLUMNS)
-# What a read that failed raises: a file that is gone, cut, or whose pages break their CRC.
+# What a failed read raises: the file is gone or cut off, or a page does not match its CRC.
 # UnicodeDecodeError: pyarrow decodes names of columns in Python.
 READ_ERRORS = (OSError, pa.ArrowException, UnicodeDecodeError, DataError)
 
-_MOST_HEADER_BYTES = 64
+_MAX_HEADER_BYTES = 64
 
 # The CRC's polynomial divides x^_HIGH + x^_LOW + 1 (found by search), so also the same with both
 # exponents times 8, or 32. A byte at p thus adds to the CRC what it would add at p + _HIGH and at
 # p + _HIGH - _LOW together: the head of a page can be folded into its last _HIGH bytes.
 _HIGH, _LOW = 91_639, 41_678
-# The CRC of these four bytes is 0, and so is that of any bytes with their CRC, XORed with this,
-# behind them.
+# The CRC of these four bytes is 0. So is that of any bytes followed by their CRC XORed with this.
 _TO_ZERO = 0x6DD90A9D
 _SLAB_BYTES = 320 << 10  # stays in the L2 cache until it is folded; 64 rows of 2,049 tokens
 
@@ -77,10 +77,10 @@ class RowSink(Protocol):
     """Takes the tokens of row groups as bytes, (R, row bytes); `number` counts the groups."""
 
     def destination(self, number: int) -> NDArray[np.uint8] | None:
-        """Return contiguous memory that all rows of a group may be read into, if there is any."""
+        """Return contiguous memory for all rows of a group, or None if there is none."""
 
     def put(self, number: int, tokens: NDArray[np.uint8]) -> None:
-        """Take rows that were not read into `destination`; they are valid until this returns."""
+        """Copy rows that were not read into `destination`; they are valid until this returns."""
 
 
 @dataclass(slots=True, eq=False)
@@ -115,7 +115,7 @@ class OpenParts:
         self._is_closed = False
 
     def where(self, part: int, groups: Sequence[int]) -> str:
-        """Name row groups the way errors do."""
+        """Return the name of row groups in messages."""
         index = self._plan.parts
         source = self._plan.sources[int(index.sources[part])].name
         groups_named = f"row group {groups[0]}" + (f" to {groups[-1]}" if len(groups) > 1 else "")
@@ -125,7 +125,7 @@ class OpenParts:
         """Return columns of ascending row groups, every page verified.
 
         Raises:
-            OSError, pa.ArrowException, ...: `READ_ERRORS`, without the place; read again.
+            OSError, pa.ArrowException, ...: `READ_ERRORS`, without naming the part; read again.
         """
         with self._lent(part, groups, columns) as open_part:
             table = open_part.file.read_row_groups(
@@ -142,17 +142,17 @@ class OpenParts:
         pages: TokenPages,
         rows: RowSink,
     ) -> SegmentColumns:
-        """Read ascending row groups, every page verified, and pass their tokens on.
+        """Read ascending row groups, every page verified; return segments, pass tokens to `rows`.
 
         Args:
             part: its number.
             groups: numbers of its row groups.
             columns: which of TOKEN_COLUMNS to read.
-            pages: what reads a page.
+            pages: of the calling thread.
             rows: takes the tokens.
 
         Raises:
-            OSError, pa.ArrowException, ...: `READ_ERRORS`, without the place; read again.
+            OSError, pa.ArrowException, ...: `READ_ERRORS`, without naming the part; read again.
         """
         segments = [name for name in columns if name != "tokens"]
         with self._lent(part, groups, columns) as open_part:
@@ -171,7 +171,7 @@ class OpenParts:
     def _read_tokens(
         self, open_part: _OpenPart, groups: Sequence[int], pages: TokenPages, rows: RowSink
     ) -> int:
-        """Pass the tokens of row groups on; return how many rows they have."""
+        """Pass the tokens of row groups to `rows`; return the number of rows."""
         footer, num_rows = open_part.file.metadata, 0
         pages.begin()
         for number, group in enumerate(groups):
@@ -189,7 +189,7 @@ class OpenParts:
         return num_rows
 
     def read_again(self, part: int, group: int, columns: Sequence[str]) -> pa.Table:
-        """Read a row group again whose first read failed: a bit may have flipped on the way.
+        """Read a row group a second time after a failure: a bit may have flipped in transit.
 
         Raises:
             DataError: it failed again; names part, row group and source.
@@ -222,7 +222,7 @@ class OpenParts:
         return _values(table.column("tokens").chunk(0), self._row_bytes)
 
     def _check_count(self, part: int, groups: Sequence[int], num_rows: int) -> None:
-        """Raise DataError, without the place, unless row groups gave as many rows as they must."""
+        """Raise DataError unless row groups gave the expected rows; callers name the part."""
         rows_left = int(self._plan.parts.rows[part]) - groups[-1] * ROWS_PER_GROUP
         expected = (len(groups) - 1) * ROWS_PER_GROUP + min(ROWS_PER_GROUP, rows_left)
         if num_rows != expected:
@@ -299,7 +299,7 @@ class OpenParts:
             size = source.file.size()
             if size != index.sizes[number]:
                 raise DataError(f"it has {size} bytes, the index says {index.sizes[number]}")
-            # Reading ahead is done here, with a deadline; Arrow's own I/O threads have none.
+            # No pre_buffer: this loader reads ahead with a deadline, Arrow's I/O threads without.
             file = pq.ParquetFile(source.file, page_checksum_verification=True, pre_buffer=False)
             self._check_footer(number, file)
         except BaseException:
@@ -308,7 +308,7 @@ class OpenParts:
         return _OpenPart(number, source, file)
 
     def _check_groups(self, file: pq.ParquetFile, groups: Sequence[int]) -> None:
-        """Raise DataError, without the place, if row groups claim more than their rows can hold."""
+        """Raise DataError if row groups claim more than rows can hold; callers name the part."""
         max_values = ROWS_PER_GROUP * (self._plan.seq_len + 1)
         for number in groups:
             group = file.metadata.row_group(number)
@@ -318,7 +318,7 @@ class OpenParts:
                 raise DataError(f"its row group {number} claims {values} values in {size} bytes")
 
     def _check_footer(self, number: int, file: pq.ParquetFile) -> None:
-        """Raise DataError, without the place, unless the part is what the plan says."""
+        """Raise DataError unless the part is what the plan says; callers name the part."""
         plan, index = self._plan, self._plan.parts
         footer = file.metadata
         text = (footer.metadata or {}).get(b"corpuskit", b"{}")
@@ -357,7 +357,7 @@ class OpenParts:
 
 
 def _segments(table: pa.Table, seq_len: int) -> SegmentColumns | None:
-    """Return the arrays of a table of some of `SEGMENT_COLUMNS`; None if they contradict.
+    """Return the segments in a table of some of `SEGMENT_COLUMNS`; None if columns contradict.
 
     Without `doc_starts` there are no segments, without `flags` no padding, and without
     `text_bytes` no bytes.
@@ -380,7 +380,7 @@ def _segments(table: pa.Table, seq_len: int) -> SegmentColumns | None:
         segments = segments._replace(text_bytes=text_bytes)
     if "doc_starts" in columns:
         starts = columns["doc_starts"]
-        # Pages are verified, so this guards against a wrong writer.
+        # Pages are verified, so only a wrong writer fails this.
         rising = starts[1:] > starts[:-1]
         rising[last[:-1]] = True
         if starts[first].any() or (starts[last] > seq_len).any() or not rising.all():
@@ -408,27 +408,27 @@ def _values(column: pa.FixedSizeBinaryArray, width: int) -> NDArray[np.uint8]:
 
 
 class TokenPages:
-    """Reads and verifies pages, into memory of its own; for one thread.
+    """Reads and verifies pages of tokens; one instance for each thread.
 
-    The pages between `begin` and `check` are verified together, by one CRC over all of them with
-    four bytes after each that bring it back to 0: an error in one page is found exactly as by its
-    own CRC, and the part of a page that zlib has to see, its end, is one for all.
+    The pages between `begin` and `check` are verified together: by one CRC over all of them, where
+    four bytes after each page bring the CRC back to 0. So an error in a page is detected exactly as
+    by its own CRC, and zlib computes the CRC of one folded end instead of one for each page.
     """
 
     def __init__(self) -> None:
-        self._header = np.empty(_MOST_HEADER_BYTES, np.uint8)
+        self._header = np.empty(_MAX_HEADER_BYTES, np.uint8)
         self._values = np.empty(0, np.uint8)
         self._crc = FoldedCrc()
 
     def begin(self) -> None:
-        """Forget the pages that were read."""
+        """Start with no pages."""
         self._crc.begin()
 
     def check(self) -> None:
         """Verify the pages that were read since `begin`.
 
         Raises:
-            DataError: the CRC of one of them differs; without the place.
+            DataError: the CRC of one of them differs; does not name the part.
         """
         if self._crc.value():
             raise DataError("the CRC of a page of tokens differs")
@@ -441,9 +441,9 @@ class TokenPages:
         row_bytes: int,
         into: NDArray[np.uint8] | None = None,
     ) -> NDArray[np.uint8] | None:
-        """Return the rows of a column chunk, (R, row_bytes), until the next call.
+        """Return the rows of a column chunk, (R, row_bytes), valid until the next call.
 
-        None unless it is the tokens, one page without levels or compression.
+        None unless it is one page of tokens without levels or compression.
 
         Args:
             file: to read it from.
@@ -458,7 +458,7 @@ class TokenPages:
         """
         num_bytes, size = num_rows * row_bytes, chunk.total_compressed_size
         header_bytes = size - num_bytes
-        if not 0 < header_bytes <= _MOST_HEADER_BYTES or chunk.path_in_schema != "tokens":
+        if not 0 < header_bytes <= _MAX_HEADER_BYTES or chunk.path_in_schema != "tokens":
             return None
         header = self._header[:header_bytes]
         file.seek(chunk.data_page_offset)
@@ -482,18 +482,18 @@ class TokenPages:
 class FoldedCrc:
     """CRC-32 of bytes that come in pieces, several times as fast as zlib.
 
-    A ring holds the last bytes, with all earlier ones folded into them. A new byte takes the place
-    of the oldest, which is folded into it and into the byte `scale * _LOW` before.
+    A ring holds the last bytes, with all earlier ones folded into them. A new byte replaces the
+    oldest one, which is folded into it and into the byte `scale * _LOW` before it.
 
     Args:
-        scale: how many times _HIGH bytes the ring has, a power of 2. More make a call of NumPy
-            fold more, and leave more to the end.
+        scale: size of the ring in _HIGH bytes, a power of 2. With a larger one, a NumPy call folds
+            more bytes, and `value` has more to do.
     """
 
     def __init__(self, scale: int = 4) -> None:
         high, low = scale * _HIGH, scale * _LOW
         ring = self._ring = np.empty(high, np.uint8)
-        # Stretches that don't overlap with what they are folded into.
+        # Cut so that no stretch overlaps with the bytes that it is folded into.
         self._stretches = [
             (begin, end, ring[begin:end], ring[(begin - low) % high :][: end - begin])
             for begin, end in itertools.pairwise((0, low, 2 * low, high))
@@ -503,17 +503,17 @@ class FoldedCrc:
 
     def begin(self, first_bits: int = 0xFF) -> None:
         """Start with no bytes; a CRC begins with all bits set."""
-        self._at = self._turn = 0
+        self._position = self._turn = 0
         self._is_full, self._first_bits = False, first_bits
 
     def add(self, values: NDArray[np.uint8]) -> None:
-        """Add bytes, (n,) contiguous; the first ones must be four at least, as in a page."""
+        """Add bytes, (n,) contiguous; the first call must add at least four."""
         first, size = 0, len(values)
         while first < size:
             begin, end, oldest, recent = self._stretches[self._turn]
-            num = min(end - self._at, size - first)
+            num = min(end - self._position, size - first)
             if num < end - begin:
-                window = slice(self._at - begin, self._at - begin + num)
+                window = slice(self._position - begin, self._position - begin + num)
                 oldest, recent = oldest[window], recent[window]
             new = values[first : first + num]
             if self._is_full:
@@ -521,26 +521,26 @@ class FoldedCrc:
                 np.bitwise_xor(oldest, new, out=oldest)
             else:
                 oldest[:] = new
-                if not self._at:
+                if not self._position:
                     oldest[:4] ^= self._first_bits
             first += num
-            self._at += num
-            if self._at == end:
+            self._position += num
+            if self._position == end:
                 self._turn = (self._turn + 1) % len(self._stretches)
                 if not self._turn:
-                    self._at, self._is_full = 0, True
+                    self._position, self._is_full = 0, True
 
     def value(self) -> int:
         """Return the CRC of all bytes; 0 without any."""
-        pieces = [self._ring[: self._at]]
+        pieces = [self._ring[: self._position]]
         if self._is_full:
-            pieces.insert(0, self._ring[self._at :])
+            pieces.insert(0, self._ring[self._position :])
         if self._rest:
             self._rest.begin(first_bits=0)
             for piece in pieces:
                 self._rest.add(piece)
             return self._rest.value()
-        crc = 0xFFFFFFFF if self._is_full or self._at else 0
+        crc = 0xFFFFFFFF if self._is_full or self._position else 0
         for piece in pieces:
             crc = zlib.crc32(piece.data, crc)
         return crc
@@ -549,29 +549,29 @@ class FoldedCrc:
 @functools.lru_cache(maxsize=16)
 def _header(num_bytes: int, num_values: int) -> tuple[bytes, bytes]:
     """Return the bytes before and after the CRC in a page header: Thrift's compact protocol."""
-    size = _coded(num_bytes)
-    # Type DATA_PAGE, the bytes of the values twice, the CRC; a struct of how many values there are,
-    # PLAIN, levels RLE twice, and statistics, which are empty.
+    size = _varint(num_bytes)
+    # Type DATA_PAGE, the size of the values twice, the CRC; then a struct: the number of values,
+    # encoding PLAIN, levels RLE twice, and empty statistics.
     before = b"\x15\x00\x15" + size + b"\x15" + size + b"\x15"
-    after = b"\x1c\x15" + _coded(num_values) + b"\x15\x00\x15\x06\x15\x06\x1c\x00\x00\x00"
+    after = b"\x1c\x15" + _varint(num_values) + b"\x15\x00\x15\x06\x15\x06\x1c\x00\x00\x00"
     return before, after
 
 
 def _crc_in(header: bytes, num_bytes: int, num_values: int) -> int | None:
-    """Return the CRC in the header of such a page; None if the rest of it is not as expected."""
+    """Return the CRC in a page header; None if its other bytes are not those of `_header`."""
     before, after = _header(num_bytes, num_values)
     coded = header[len(before) : len(header) - len(after)]
     if len(coded) > 5 or not header.startswith(before) or not header.endswith(after):
         return None
     number = 0
-    for place, byte in enumerate(coded, 1):
-        if (byte < 0x80) != (place == len(coded)):
+    for count, byte in enumerate(coded, 1):
+        if (byte < 0x80) != (count == len(coded)):
             return None
-        number |= (byte & 0x7F) << 7 * (place - 1)
+        number |= (byte & 0x7F) << 7 * (count - 1)
     return (number >> 1 ^ -(number & 1)) & 0xFFFFFFFF
 
 
-def _coded(number: int) -> bytes:
+def _varint(number: int) -> bytes:
     """Return an integer as a zigzag varint."""
     number = (number << 1) ^ (number >> 63)
     coded = bytearray()

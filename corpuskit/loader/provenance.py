@@ -1,8 +1,8 @@
-"""Which documents are in a step, and in which steps a document is: both without reading tokens.
+"""Finds the documents of a step, and the steps of a document, without reading tokens.
 
-From step to documents, the order gives the rows, and the side columns of their row groups name the
-documents. From document to steps, the lookups of the plan (sorted files of ids, keys and rows) give
-the rows, and the order is inverted.
+From a step to documents: the order gives the rows, and side columns of their row groups give the
+documents. From a document to steps: the lookups of the plan (sorted files of ids, keys and rows)
+give the rows, and the order is inverted.
 """
 
 from __future__ import annotations
@@ -43,13 +43,14 @@ class DocumentSpan:
     Attributes:
         key: the document's key.
         id: its id.
-        file: where it came from, relative to the root of its source.
+        file: its input file, relative to the root of its source.
         position: row or byte offset in that file.
         first_token: where the span begins in the row.
         num_tokens: its length in the stored row of seq_len + 1 tokens.
         continues: the document began in another row.
         goes_on: the document continues in another row.
-        masked: the document was taken down before this row; its tokens are not inputs nor labels.
+        masked: the document was taken down before this row: its tokens are neither inputs nor
+            labels.
     """
 
     key: int
@@ -108,7 +109,7 @@ class Segment(NamedTuple):
 
 
 class Provenance:
-    """Finds the documents of rows and the rows of documents; opens files when they are needed."""
+    """Finds the documents of rows and the rows of documents; opens files on first use."""
 
     def __init__(self, plan: MixPlan, deadline_seconds: float) -> None:
         self._plan, self._deadline = plan, deadline_seconds
@@ -128,10 +129,10 @@ class Provenance:
         """Return the rows at these row indices.
 
         Args:
-            step: the step.
-            rows: their places in its global batch.
-            row indices: their row indices.
-            cuts: first token of each in its stored row, if a row is a piece of one.
+            step: that takes them.
+            rows: numbers of the rows in its global batch.
+            row_indices: of the same rows, in the run.
+            cuts: first token of each in its stored row, if rows are chunks of stored ones.
             length: tokens of a row; one more is stored.
         """
         sources, source_rows, epochs = self._plan.order.rows_at(row_indices)
@@ -163,12 +164,12 @@ class Provenance:
         else:
             raise UsageError(f"occurrences: document must be an id or a key, got {document!r}.")
         names = [source.name for source in self._plan.sources]
-        stretches: dict[tuple[int, int], tuple[int, int, int]] = {}
-        for source, key, row, first, count in self.lookups.stretches_of(keys):
-            place = (names.index(source), row)
-            old = stretches.get(place, (first, first + count - 1, key))
-            stretches[place] = (min(first, old[0]), max(first + count - 1, old[1]), key)
-        if not stretches:
+        spans: dict[tuple[int, int], tuple[int, int, int]] = {}
+        for source, key, row, first, count in self.lookups.spans_of(keys):
+            source_row = (names.index(source), row)
+            old = spans.get(source_row, (first, first + count - 1, key))
+            spans[source_row] = (min(first, old[0]), max(first + count - 1, old[1]), key)
+        if not spans:
             raise UsageError(
                 f"occurrences: no packed row holds document {document!r}."
                 " `corpuskit why` tells whether and where it was dropped."
@@ -177,29 +178,29 @@ class Provenance:
             DocumentRow(
                 row_index, row, epoch, first, last, self._plan.takedowns.names(key, row_index)
             )
-            for (source, row), (first, last, key) in stretches.items()
+            for (source, row), (first, last, key) in spans.items()
             for row_index, epoch in self._plan.order.row_indices_of(source, row)
             if not self._plan.skips.covers(row_index)
         )
 
     def text_bytes_of(
-        self, stretches: Sequence[tuple[str, int, int, int, int]], sources: NDArray[np.int32]
+        self, spans: Sequence[tuple[str, int, int, int, int]], sources: NDArray[np.int32]
     ) -> list[int]:
-        """Return the bytes of text of stretches as `Lookups.stretches_of` gives them.
+        """Return the bytes of text of spans, which `Lookups.spans_of` returns.
 
         Args:
-            stretches: (source, key, row, first token, number of tokens) of each.
+            spans: (source, key, row, first token, number of tokens) of each.
             sources: (M,) numbers of their sources.
 
         Raises:
-            DataError: a row has no such stretch, so the lookups are wrong.
+            DataError: a row has no such span, so the lookups are wrong.
         """
-        rows = np.array([row for _, _, row, _, _ in stretches], np.int64)
+        rows = np.array([row for _, _, row, _, _ in spans], np.int64)
         names = ("doc_starts", "doc_keys", "text_bytes")
         names_of = [source.name for source in self._plan.sources]
         text_bytes = []
-        for stretch, columns in zip(stretches, self._columns(sources, rows, names), strict=True):
-            source, key, row, first, count = stretch
+        for span, columns in zip(spans, self._columns(sources, rows, names), strict=True):
+            source, key, row, first, count = span
             starts, keys, sizes = columns
             ends = [*starts[1:], self._plan.seq_len + 1]
             shift = self._shifts[names_of.index(source)]
@@ -208,8 +209,8 @@ class Provenance:
             if (first, first + count, key) not in in_row:
                 raise DataError(
                     f"{self.lookups.where}: its files say that document key {key} has {count}"
-                    f" tokens from {first} on of row {row} of source {source!r}, and the row says"
-                    " otherwise. Run the mix again."
+                    f" tokens from {first} on of row {row} of source {source!r}, but the row does"
+                    " not. Run the mix again."
                 )
             text_bytes.append(sizes[in_row.index((first, first + count, key))])
         return text_bytes
@@ -219,11 +220,11 @@ class Provenance:
         width = self._plan.seq_len + 1
         return [
             [
-                Segment(key + self._shifts[source], start, end - start, marks)
-                for start, end, key, marks in zip(
+                Segment(key + self._shifts[source], start, end - start, bits)
+                for start, end, key, bits in zip(
                     starts, [*starts[1:], width], keys, flags, strict=True
                 )
-                if not marks & PADDING
+                if not bits & PADDING
             ]
             for source, (starts, keys, flags) in zip(
                 sources.tolist(), self._columns(sources, rows, _SIDE_COLUMNS), strict=True
@@ -264,7 +265,7 @@ class Provenance:
             except DataError as error:
                 outcome.append(error)
 
-        # A thread, because a read that hangs can't be interrupted, only abandoned.
+        # In a thread: a read that hangs can't be interrupted, only abandoned.
         thread = threading.Thread(target=read, name="corpuskit-which", daemon=True)
         thread.start()
         thread.join(self._deadline)
@@ -315,13 +316,13 @@ def _cut(row: list[Segment], cut: int, width: int) -> list[Segment]:
     for key, start, count, flags in row:
         first, end = max(start, cut), min(start + count, cut + width)
         if first < end:
-            marks = flags | CONTINUES * (first > start) | GOES_ON * (end < start + count)
-            segments.append(Segment(key, first - cut, end - first, marks))
+            bits = flags | CONTINUES * (first > start) | GOES_ON * (end < start + count)
+            segments.append(Segment(key, first - cut, end - first, bits))
     return segments
 
 
-class ExchangeRun:
-    """A sorted Arrow file; only the batches that can hold the requested keys are read."""
+class LookupFile:
+    """A sorted shuffle file; only the batches that can hold the requested keys are read."""
 
     def __init__(self, files: RunFiles, name: str) -> None:
         self._path = path = files.where(name)
@@ -329,16 +330,18 @@ class ExchangeRun:
             self._file = pa.ipc.open_file(files.open(name))
             facts = json.loads((self._file.schema.metadata or {})[b"corpuskit"])
             self._firsts = [int(first) for first in facts["first"]]
-            self._checksums = facts.get("crc32", ())
-            valid = facts["format"] == FORMAT and len(self._firsts) <= self._file.num_record_batches
+            self._checksums = [int(checksum) for checksum in facts["crc32"]]
+            num_batches = self._file.num_record_batches
+            is_valid = len(self._firsts) <= num_batches == len(self._checksums)
+            is_valid &= facts["format"] == FORMAT
         except (OSError, pa.ArrowException, KeyError, TypeError, ValueError) as error:
-            missing = isinstance(error, FileNotFoundError)
-            reason = "missing: the folder work/ of a run is needed to find documents"
-            raise DataError(
-                f"{path}: {reason if missing else f'not a shuffle file: {error!r}'}."
-                f" {'Restore it, or run' if missing else 'Run'} the mix again."
-            ) from error
-        if not valid:
+            if isinstance(error, FileNotFoundError):
+                raise DataError(
+                    f"{path}: missing: the folder work/ of a run is needed to find documents."
+                    " Restore it, or run the mix again."
+                ) from error
+            raise DataError(f"{path}: not a shuffle file: {error!r}. Run the mix again.") from error
+        if not is_valid:
             raise DataError(f"{path}: not a shuffle file of format {FORMAT}. Update corpuskit.")
 
     def among(self, values: NDArray[np.generic]) -> Iterator[pa.RecordBatch]:
@@ -363,8 +366,8 @@ class ExchangeRun:
             raise DataError(
                 f"{self._path}: batch {number} can't be read: {one_line(error)}. Run the mix again."
             ) from error
-        # `serialize` gives the bytes of the file.
-        if self._checksums and crc32(batch.serialize()) != self._checksums[number]:
+        # `serialize` returns the bytes of the file.
+        if crc32(batch.serialize()) != self._checksums[number]:
             raise DataError(f"{self._path}: batch {number} is damaged. Delete it and run again.")
         return batch
 
@@ -377,9 +380,9 @@ class Lookups:
         self._runs = [lookups, *(_RunLookups(plan.files, a.base.fields, a) for a in plan.added)]
         self.where = lookups.where
 
-    def stretches_of(self, keys: set[int]) -> list[tuple[str, int, int, int, int]]:
+    def spans_of(self, keys: set[int]) -> list[tuple[str, int, int, int, int]]:
         """Return (source, key, row, first token, number of tokens) of all spans of documents."""
-        return sorted(itertools.chain(*(run.stretches_of(keys) for run in self._runs)))
+        return sorted(itertools.chain(*(run.spans_of(keys) for run in self._runs)))
 
     def keys_of(self, documents: Iterable[str]) -> dict[str, set[int]]:
         """Return the keys of the documents with each id: one, unless the user's ids repeat."""
@@ -418,30 +421,28 @@ class _RunLookups:
         self._name, self._origins = (
             self._prefix + inside(fields.get(key), plan) for key in ("lookups", "files")
         )
-        # Plans of older runs have no digests of these two.
-        self._digests = get(plan, fields, "digests", dict) if "digests" in fields else {}
+        digests = get(plan, fields, "digests", dict)
+        self._digests = {key: get(plan, digests, key, str) for key in ("lookups", "files")}
         self.where = files.where(self._name)
         self._shift = self._first_ordinal << KEY_BITS
 
-    def stretches_of(self, keys: set[int]) -> list[tuple[str, int, int, int, int]]:
+    def spans_of(self, keys: set[int]) -> list[tuple[str, int, int, int, int]]:
         """Return (source, key, row, first token, number of tokens) of all spans of documents."""
         shift = self._shift
         ascending = np.array(
             sorted(key - shift for key in keys if shift <= key < 1 << 63), np.int64
         )
-        stretches: list[tuple[str, int, int, int, int]] = []
+        spans: list[tuple[str, int, int, int, int]] = []
         if not len(ascending):
-            return stretches
+            return spans
         for source, run in self._runs("doc_rows", int(ascending[0]), int(ascending[-1])):
             for batch in run.among(ascending):
                 columns = [
                     batch.column(name).to_pylist()
                     for name in ("key", "row", "first_token", "num_tokens")
                 ]
-                stretches += [
-                    (source, key + shift, *row) for key, *row in zip(*columns, strict=True)
-                ]
-        return stretches
+                spans += [(source, key + shift, *row) for key, *row in zip(*columns, strict=True)]
+        return spans
 
     def keys_of(self, documents: Iterable[str]) -> dict[str, set[int]]:
         """Return the keys of the documents with each id: one, unless the user's ids repeat."""
@@ -476,7 +477,7 @@ class _RunLookups:
                     ids.update(zip((key + self._shift for key in keys_read), names, strict=True))
         return ids
 
-    def _runs(self, role: str, first: int, last: int) -> Iterator[tuple[str, ExchangeRun]]:
+    def _runs(self, role: str, first: int, last: int) -> Iterator[tuple[str, LookupFile]]:
         """Yield (source, file) of the files that may have something in [first, last]."""
         for entry in self.entries:
             source = entry["source"]
@@ -485,12 +486,12 @@ class _RunLookups:
             overlaps = entry["first"] <= last and first <= entry["last"]
             if source is not None and entry["role"] == role and overlaps:
                 name = self._prefix + inside(entry["path"], self.where)
-                yield source, ExchangeRun(self._files, name)
+                yield source, LookupFile(self._files, name)
 
     @functools.cached_property
     def entries(self) -> list[dict[str, Any]]:
         columns = ("role", "path", "first", "last", "source")
-        table = read_table(self._files, self._name, columns, self._digests.get("lookups"))
+        table = read_table(self._files, self._name, columns, self._digests["lookups"])
         entries: list[dict[str, Any]] = table.to_pylist()
         if any(None in entry.values() for entry in entries):
             raise DataError(f"{self.where}: has an entry without a value. Run the mix again.")
@@ -498,7 +499,7 @@ class _RunLookups:
 
     def origins(self) -> dict[int, str]:
         """Return the path of every input file by its ordinal."""
-        fields = read_json(self._files, self._origins, digest=self._digests.get("files"))
+        fields = read_json(self._files, self._origins, digest=self._digests["files"])
         path = self._files.where(self._origins)
         return {
             get(path, entry, "ordinal", int) + self._first_ordinal: get(path, entry, "path", str)

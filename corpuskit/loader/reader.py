@@ -1,9 +1,9 @@
 """Reads rows ahead of their use: threads, a bounded window, and a deadline for every read.
 
 The order is known, so rows are read a window of steps at a time: each row group that the window
-needs is read once, in the order of first need, and its rows go to their places in the window. Two
-windows exist, one in use and one being filled. Threads, not processes: nothing has to be shared or
-cleaned up. Letters: M rows of a window, L = seq_len, b rows of this rank in a step.
+needs is read once, in the order of first need, and its rows are copied into the window. Two windows
+exist, one in use and one being filled. Threads, not processes: nothing has to be shared or cleaned
+up. Letters: M rows of a window, L = seq_len, b rows of this rank in a step.
 """
 
 from __future__ import annotations
@@ -38,19 +38,17 @@ if TYPE_CHECKING:
     from corpuskit.loader.parts import OpenParts
     from corpuskit.loader.steps import BatchSchedule
 
+# Rows of the run in a window: SOURCE_ROWS for each source, or one read, up to WINDOW_ROWS. At the
+# ends of a window each source has a row group that the next window reads again; a larger window
+# does not stay in the CPU's cache. Windows are longer where rows share permuted row groups, and for
+# object storage, for more requests in parallel.
 WINDOW_ROWS, SOURCE_ROWS = 8192, 512
-"""Rows of the run in a window: SOURCE_ROWS for each source, or one read, up to WINDOW_ROWS.
 
-At the ends of a window each source has a row group that the next window reads again; a larger
-window does not stay in the CPU's cache. Rows that share permuted row groups have longer windows,
-and so has object storage, for more requests at a time.
-"""
-
-READ_BYTES = 8 << 20
+READ_BYTES = 8 << 20  # of a part in one read, whose fixed cost equals that of 200 kB
 
 
 class Segments:
-    """First tokens of the segments of M rows, which come in any order."""
+    """First tokens of the segments of M rows, which are added in any order."""
 
     def __init__(self, num_rows: int) -> None:
         self.counts = np.zeros(num_rows, np.int32)
@@ -71,14 +69,14 @@ class Segments:
         self._size = end
 
     def starts_of(self, rows: slice) -> NDArray[np.int32]:
-        """Return the first tokens of some rows, one row after the other."""
+        """Return the first tokens of a range of rows, one row after the other."""
         if not self._size:
             return self._starts[:0]
         return self._starts[ranges(self._begins[rows], self.counts[rows])]
 
 
 def ranges(firsts: NDArray[np.integer], sizes: NDArray[np.integer]) -> NDArray[np.int64]:
-    """Return the numbers in some ranges, one range after the other."""
+    """Return the numbers in [first, first + size) of each range, one range after the other."""
     ends = np.cumsum(sizes)
     total = int(ends[-1]) if len(ends) else 0
     numbers: NDArray[np.int64] = np.repeat(firsts - ends + sizes, sizes) + np.arange(total)
@@ -93,14 +91,14 @@ class Window:
         first_step: its first step.
         num_steps: how many it has.
         row_indices: (M,) the run's row index of each row.
-        rows: source, row and epoch of each.
+        rows: source, row and epoch of each row.
         tokens: (M, L + 1) tokens; (M, 0) where they are not read.
         segments: the first token of each segment.
         pads: (M,) first token of the padded tail.
         text_bytes: (M,) bytes of text.
-        missing: (num_steps,) rows that are not read yet.
-        masks: stretches of its rows that are masked, in the order of rows.
-        errors: by step, why its rows can't be read.
+        missing: (num_steps,) rows of each step that are not read yet.
+        masks: masked spans of its rows, in the order of rows.
+        errors: step -> why its rows can't be read.
     """
 
     first_step: int
@@ -133,22 +131,22 @@ class Window:
 
 @dataclass(eq=False)
 class Read:
-    """Row groups of one part, and where their rows go in a window."""
+    """A read of row groups of one part, and where their rows go in a window."""
 
     window: Window
     part: int
-    groups: list[int]  # ascending; one read
-    taken: NDArray[np.int64]  # (n,) rows, counted over `groups`, ascending
-    into: NDArray[np.int64]  # (n,) rows of the window
+    groups: list[int]  # ascending
+    taken: NDArray[np.int64]  # (n,) rows to copy, counted over `groups`, ascending
+    into: NDArray[np.int64]  # (n,) rows of the window that they become
     is_retry: bool = False
     started: float = 0.0
 
     def steps(self) -> NDArray[np.int64]:
-        """Return the (n,) steps that its rows are for."""
+        """Return the step of each row: (n,)."""
         return self.window.first_step + self.into // self.window.rank_rows
 
     def destination(self, number: int) -> NDArray[np.uint8] | None:
-        """Return the rows of the window that a row group goes to, if they are contiguous."""
+        """Return the rows of the window that a row group becomes, if it does so as one piece."""
         first, end = self.cuts[number], self.cuts[number + 1]
         if end - first < ROWS_PER_GROUP or self.breaks[first] != self.breaks[end - 1]:
             return None
@@ -156,14 +154,14 @@ class Read:
         return self.window.tokens[into : into + ROWS_PER_GROUP].view(np.uint8)
 
     def put(self, number: int, tokens: NDArray[np.uint8]) -> None:
-        """Copy the rows that are taken from one of the row groups into the window.
+        """Copy rows of a row group into the window.
 
         Args:
             number: which of `groups`.
             tokens: (R, row bytes) of all its rows.
         """
         first, end = self.cuts[number], self.cuts[number + 1]
-        # As one opaque item per row: NumPy then copies a row with one memcpy.
+        # With one opaque item per row, NumPy copies a row by one memcpy.
         row = np.dtype((np.void, tokens.shape[1]))
         tokens_of, rows = self.window.tokens.view(row)[:, 0], tokens.view(row)[:, 0]
         if self.breaks[first] == self.breaks[end - 1]:
@@ -181,13 +179,13 @@ class Read:
 
     @functools.cached_property
     def breaks(self) -> list[int]:
-        """For each row, how many breaks in contiguity come before it, in the part or the window."""
+        """For each row, how often contiguity broke before it, in the part or in the window."""
         rows, targets = self.taken, self.into
         steps = (rows[1:] != rows[:-1] + 1) | (targets[1:] != targets[:-1] + 1)
         return [0, *np.cumsum(steps).tolist()]
 
     def retries(self) -> list[Read]:
-        """Return second reads of the same rows, one for each row group."""
+        """Return reads that repeat this one, one for each row group."""
         numbers, rows = np.divmod(self.taken, ROWS_PER_GROUP)
         return [
             Read(self.window, self.part, [group], rows[numbers == i], self.into[numbers == i], True)
@@ -196,7 +194,7 @@ class Read:
 
 
 class Planner:
-    """Divides the steps up to `end_step` into windows of at most `most_bytes` of stored rows.
+    """Divides the steps up to `end_step` into windows of at most `max_bytes` of stored rows.
 
     All steps of a window have the same number of rows. `columns` are the columns to read.
     """
@@ -207,22 +205,22 @@ class Planner:
         schedule: BatchSchedule,
         end_step: int,
         columns: Sequence[str],
-        most_bytes: int,
+        max_bytes: int,
     ) -> None:
         self._plan, self._schedule, self.end_step = plan, schedule, end_step
         self._columns = columns
         row_bytes = (plan.seq_len + 1) * plan.dtype.itemsize
-        self._most_rows = most_bytes // row_bytes
+        self._max_rows = max_bytes // row_bytes
         self._read_groups = max(1, round(READ_BYTES / (ROWS_PER_GROUP * row_bytes)))
         reads = plan.files.reader_threads // 2
-        some = max(SOURCE_ROWS, reads * self._read_groups * ROWS_PER_GROUP)
-        self._window_rows = min(WINDOW_ROWS, some * len(plan.sources))
+        source_rows = max(SOURCE_ROWS, reads * self._read_groups * ROWS_PER_GROUP)
+        self._window_rows = min(WINDOW_ROWS, source_rows * len(plan.sources))
         self._pool = BufferPool()
 
     def window(self, first_step: int) -> Window:
-        """Return the window that begins with a step, with no rows in it yet."""
+        """Return the window that begins with a step; none of its rows is read."""
         schedule = self._schedule
-        max_steps = max(1, self._most_rows // schedule.rank_rows(first_step))
+        max_steps = max(1, self._max_rows // schedule.rank_rows(first_step))
         end = min(self.end_step, schedule.batch.section_end(first_step) or self.end_step)
         step_rows = schedule.batch.at(first_step)
         num_planned = max(1, self._window_rows // step_rows)
@@ -236,19 +234,19 @@ class Planner:
     def reads(self, window: Window) -> list[Read]:
         """Return reads that fetch each row group of the window once, in the order of first need.
 
-        A read takes up to 8 MiB of a part: its fixed cost equals that of 200 kB.
+        A read takes up to `READ_BYTES` of a part.
         """
         if not self._columns:
             return []
-        place = self._plan.parts.locate(window.rows.sources, window.rows.rows)
-        num_groups = int(place.groups.max()) + 1
-        keys, numbers = np.unique(place.parts * num_groups + place.groups, return_inverse=True)
+        located = self._plan.parts.locate(window.rows.sources, window.rows.rows)
+        num_groups = int(located.groups.max()) + 1
+        keys, numbers = np.unique(located.parts * num_groups + located.groups, return_inverse=True)
         parts, groups = np.divmod(keys, num_groups)
         rank = np.arange(len(keys)) - np.searchsorted(parts, parts)  # among the groups of its part
         bundles = np.cumsum(rank % self._read_groups == 0) - 1
         firsts = np.searchsorted(bundles, np.arange(bundles[-1] + 1))
         bundle_of = bundles[numbers]
-        rows_in_read = (numbers - firsts[bundle_of]) * ROWS_PER_GROUP + place.rows
+        rows_in_read = (numbers - firsts[bundle_of]) * ROWS_PER_GROUP + located.rows
         order = np.lexsort((rows_in_read, bundle_of))
         edges = np.searchsorted(bundle_of[order], np.arange(1, len(firsts)))
         reads = [
@@ -260,10 +258,10 @@ class Planner:
         return sorted(reads, key=lambda read: int(read.into.min()))
 
     def reserve(self, cache: RangeCache, first_step: int) -> None:
-        """Have a cache keep what the next two windows are made of.
+        """Have a cache keep the row groups of the next two windows.
 
         Raises:
-            UsageError: its limit is too low for that.
+            UsageError: its limit is too low for them.
         """
         sizes = self._plan.parts.sizes // -(-self._plan.parts.rows // ROWS_PER_GROUP)  # of a group
         sizes_needed: list[int] = []
@@ -271,8 +269,8 @@ class Planner:
             if first_step >= self.end_step:
                 break
             window = self.window(first_step)
-            place = self._plan.parts.locate(window.rows.sources, window.rows.rows)
-            parts = np.unique(np.stack([place.parts, place.groups]), axis=1)[0]
+            located = self._plan.parts.locate(window.rows.sources, window.rows.rows)
+            parts = np.unique(np.stack([located.parts, located.groups]), axis=1)[0]
             sizes_needed += sizes[parts].tolist()
             first_step = window.end_step
         cache.reserve(sizes_needed)
@@ -309,15 +307,15 @@ class Planner:
         return bool((ROWS_PER_GROUP * counts * num_steps >= 2 * window.num_steps * totals).any())
 
 
-_JOIN_SECONDS = 5.0  # a read takes milliseconds, or hangs
+_JOIN_SECONDS = 5.0  # for threads to end: a read takes milliseconds, or hangs
 _RUNNING: weakref.WeakSet[WindowReader] = weakref.WeakSet()
 
 
 @atexit.register
 def _close_all() -> None:
-    """Stop the threads before the interpreter freezes them, whatever locks they hold.
+    """Stop the threads before the interpreter freezes them with the locks that they hold.
 
-    An iterator that is alive until then would wait forever for a lock that a frozen thread holds.
+    An iterator that lives until then would wait forever for such a lock.
     """
     for reader in list(_RUNNING):
         reader.close()
@@ -336,12 +334,12 @@ class ReadCounts:
     """What a loader has read so far; `rows_read / rows_used` is the read amplification.
 
     Attributes:
-        rows_used: rows in batches or waiting for them.
-        rows_read: rows of the row groups that were read for them.
+        rows_used: rows of batches, and rows that are ready for batches.
+        rows_read: rows of the row groups that were read for these.
         row_groups: row groups read.
         wait_seconds: time spent waiting for rows.
         fetched_bytes: bytes of parts that came from object storage.
-        requests: requests for them, footers included; a request that is repeated counts once.
+        requests: requests for parts, footers included; a repeated request counts once.
         cache_hits: row groups that came from the cache.
     """
 
@@ -358,7 +356,7 @@ class WindowReader:
     """Threads that read the steps [first_step, end_step) in order, ahead of `window_of`.
 
     Attributes:
-        is_open: not closed, and in the process that began it.
+        is_open: not closed, and in the process that created it.
     """
 
     def __init__(
@@ -379,7 +377,7 @@ class WindowReader:
         self._planner = Planner(plan, schedule, end_step, columns, read_ahead_bytes // 2)
         lock = threading.RLock()  # a garbage collection may call `close` while it is held
         self._work = threading.Condition(lock)  # something to read or to plan, or closed
-        self._done = threading.Condition(lock)  # rows or an error have come
+        self._done = threading.Condition(lock)  # rows were read, or an error occurred
         self._planned_step = first_step
         self._is_planning, self.is_open = False, True
         self._windows: deque[Window] = deque()
@@ -399,7 +397,7 @@ class WindowReader:
 
     @property
     def counts(self) -> ReadCounts:
-        """What was read so far."""
+        """Counts of what was read so far."""
         transfers = self._parts.transfers
         return ReadCounts(
             self._rows_used,
@@ -436,7 +434,7 @@ class WindowReader:
                 self._done.wait(self._check_deadlines(step))
 
     def turn_to(self, step: int) -> None:
-        """Read one step next, and none after it; what else was read or planned is dropped."""
+        """Read only this step next; drop all other rows, read or planned."""
         self.require_open()  # before a lock that a thread of the parent may hold
         with self._work:
             self._windows.clear()
@@ -497,13 +495,13 @@ class WindowReader:
             pages = TokenPages()
             while self._turn(pages):
                 pass
-        except BaseException as error:  # noqa: BLE001 of a thread: `window_of` raises it
+        except BaseException as error:  # noqa: BLE001 of this thread: `window_of` raises it
             with self._done:
                 self._failure = error
                 self._done.notify_all()
 
     def _turn(self, pages: TokenPages) -> bool:
-        """Plan a window or read a row group, whichever comes next; False when closed."""
+        """Plan a window, or do the next read; return False when closed."""
         with self._work:
             while True:
                 if not self.is_open:
@@ -550,7 +548,7 @@ class WindowReader:
                 retries = read.retries()
                 LOG.warning("a read of token rows failed and is tried again: %s", reason)
             else:
-                error = reason  # raised when a step that needs these rows is requested, not before
+                error = reason  # `window_of` raises it for a step that needs these rows
         window, steps = read.window, read.steps()
         with self._done:
             self._under_way.remove(read)

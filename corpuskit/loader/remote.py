@@ -1,8 +1,8 @@
-"""Runs in object storage: small files whole, parts by ranges, and never a whole part.
+"""Reads runs in object storage: small files whole, parts by ranges.
 
-Of a part, the footer is fetched once, then what a read needs: row groups that lie side by side come
-in one request. pyarrow reads them from memory, so pages are verified as on a disk. With a cache,
-each row group is kept as an entry of its own, after its pages were verified.
+The footer of a part is fetched once, then the row groups that a read needs; adjacent ones are one
+request. pyarrow reads them from memory, so pages are verified as on a disk. A cache stores each row
+group as an entry, after its pages were verified.
 """
 
 from __future__ import annotations
@@ -32,17 +32,14 @@ if TYPE_CHECKING:
     from corpuskit.loader.cache import RangeCache
     from corpuskit.loader.files import Transfers
 
-TAIL_BYTES = 64 << 10
-MOST_FOOTER_BYTES = 64 << 20
-KEPT_TAIL_BYTES = 64 << 20
-"""Footers held in memory, all parts together."""
+TAIL_BYTES = 64 << 10  # of a part, fetched when it is opened
+MAX_FOOTER_BYTES = 64 << 20
+KEPT_TAIL_BYTES = 64 << 20  # of tails in memory, all parts together
+LOCK_WAIT_RATIO = 0.25  # of the deadline, to wait for a process that fetches the same range
 
-LOCK_WAIT_RATIO = 0.25
-"""Of the deadline, to wait for another process that fetches the same."""
-
+# Ranges with gaps of at most GAP_BYTES are one request, of at most MAX_REQUEST_BYTES.
 GAP_BYTES = 64 << 10
-MOST_BYTES = 32 << 20
-"""Ranges with gaps of at most GAP_BYTES are one request, of at most MOST_BYTES."""
+MAX_REQUEST_BYTES = 32 << 20
 
 
 class Span(NamedTuple):
@@ -53,7 +50,7 @@ class Span(NamedTuple):
 
 
 class Tail(NamedTuple):
-    """The end of a part as it was opened: the footer, or all of a small part."""
+    """The end of a part, with its footer; all of a small part."""
 
     tag: str
     size_bytes: int
@@ -61,7 +58,7 @@ class Tail(NamedTuple):
 
 
 class RangeFile:
-    """An object as a file for pyarrow: ranges in memory, anything else is fetched.
+    """An object as a file for pyarrow; ranges that are not in memory are fetched.
 
     Args:
         tail: the end of the object.
@@ -134,7 +131,7 @@ class RangeFile:
         if not self.closed:
             self.closed = True
             self._when_closed()
-            # pyarrow holds this object where no garbage collector sees it: leave no circle.
+            # pyarrow refers to this object where no garbage collector sees it: leave no circle.
             self._fetch, self._when_closed = _fetch_nothing, _do_nothing
         self._tail = (self.size_bytes, memoryview(b""))
         self.clear()
@@ -147,7 +144,7 @@ class RangeFile:
 
 
 def _fetch_nothing(span: Span) -> memoryview:
-    raise ValueError(f"bytes {span.begin} to {span.end} were asked for from a closed part")
+    raise ValueError(f"bytes {span.begin} to {span.end} were requested from a closed part")
 
 
 def _do_nothing() -> None:
@@ -157,10 +154,10 @@ def _do_nothing() -> None:
 def spans_of(
     footer: pq.FileMetaData, group: int, size_bytes: int, columns: Sequence[str] | None = None
 ) -> list[Span]:
-    """Return where column chunks of a row group lie; without `columns`, one span for all.
+    """Return the spans of column chunks of a row group; without `columns`, one span for all.
 
     Raises:
-        DataError: they lie outside the file; without its name.
+        DataError: a span is outside the file; callers name the file.
     """
     facts = footer.row_group(group)
     spans = []
@@ -182,12 +179,12 @@ def spans_of(
 
 
 def merge_spans(spans: Sequence[Span]) -> list[Span]:
-    """Return ranges that cover spans; spans close to each other share a range."""
+    """Return ranges that cover spans; near spans share a range."""
     ranges: list[Span] = []
     for span in sorted(spans):
         last = ranges[-1] if ranges else None
         is_near = last is not None and span.begin - last.end <= GAP_BYTES
-        if last and is_near and span.end - last.begin <= MOST_BYTES:
+        if last and is_near and span.end - last.begin <= MAX_REQUEST_BYTES:
             ranges[-1] = Span(last.begin, max(last.end, span.end))
         else:
             ranges.append(span)
@@ -197,9 +194,9 @@ def merge_spans(spans: Sequence[Span]) -> list[Span]:
 class RemoteFiles:
     """A run directory in an object store; see `RunFiles`.
 
-    A part whose rows were read must not change: another ETag later is an error. An answer may take
-    a quarter of the deadline, and a request is repeated for as long: the two tries of a read, with
-    what each repeats, end within the deadline.
+    A part must not change after rows of it were read: another ETag is then an error. An answer may
+    take a quarter of the deadline, and a request is repeated for as long, so the two tries of a
+    read, with their repeated requests, end within the deadline.
     """
 
     reader_threads = 8
@@ -248,7 +245,7 @@ class RemoteFiles:
         )
 
     def open_part(self, name: str, transfers: Transfers, *, is_reread: bool) -> RemotePart:
-        """Open a part: one request, or none if its footer is still held."""
+        """Open a part, by one request, or none if its tail is in memory."""
         return RemotePart(self, name, self._tail(name, transfers), transfers, is_reread=is_reread)
 
     def fetch(self, name: str, span: Span, tag: str, transfers: Transfers) -> memoryview:
@@ -303,7 +300,7 @@ class RemoteFiles:
         try:
             content, entry = self._bucket.read_tail(key, TAIL_BYTES)
         except OSError as error:
-            # An empty object has no last bytes; servers answer that in different ways.
+            # A range of an empty object is an error, which differs between servers.
             empty = self._bucket.head(key) if error.errno == errno.EIO else None
             if empty is None or empty.size_bytes:
                 raise
@@ -319,7 +316,7 @@ class RemoteFiles:
         # A Parquet file ends with the length of its footer, and "PAR1".
         begin = size - 8 - int.from_bytes(content[-8:-4], "little")
         have = size - len(content)
-        if max(0, size - MOST_FOOTER_BYTES) <= begin < have:
+        if max(0, size - MAX_FOOTER_BYTES) <= begin < have:
             missing = self.fetch(name, Span(begin, have), tag, transfers)
             content = memoryview(b"".join([missing, content]))
         return Tail(tag, size, content)
@@ -341,7 +338,7 @@ class RemotePart:
     def ready(
         self, footer: pq.FileMetaData, groups: Sequence[int], columns: Sequence[str]
     ) -> Iterator[None]:
-        """Fetch what a read needs and the cache lacks; cache it once it was read."""
+        """Fetch what a read needs and the cache lacks; cache it after the read."""
         cache = self._files.cache
         locks: dict[Span, EntryLock] = {}
         hits: list[str] = []
@@ -369,7 +366,7 @@ class RemotePart:
                 self._files.accept(self._name, self._tag)
 
     def _on_close(self) -> None:
-        # Unless the last read with this footer worked, fetch it again.
+        # If the last read failed, the footer may be the reason: fetch it again.
         if not self._is_sound:
             self._files.forget(self._name)
 

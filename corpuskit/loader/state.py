@@ -1,6 +1,6 @@
 """The position of a loader: a row index, and the proof that it still means the same rows.
 
-Also what each source has given up to a position, against what its weights ask for.
+Also the shares of sources up to a position, compared with their weights.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from corpuskit.loader.index import MixPlan
 
 STATE_FORMAT = 3
-"""Format 2 had neither `base` nor `digest`."""
 
 _SAVED = "Load a state that this version wrote."
 
@@ -130,7 +129,7 @@ def consumed_by_source(plan: MixPlan, rows: int) -> dict[str, int]:
 
 
 def check_state(state: LoaderState, plan: MixPlan) -> None:
-    """Refuse a state whose rows are not the rows that this plan gave or would have given.
+    """Refuse a state whose rows are not the first rows of this plan.
 
     Raises:
         UsageError: the state is of a plan with another history.
@@ -247,10 +246,10 @@ class SourceShare:
         source: its name.
         rows: rows consumed.
         tokens: input positions consumed, padding included.
-        epochs: rows consumed / rows there are.
-        share: part of all rows consumed.
-        planned_share: part that the weights of the stages ask for.
-        error_rows: rows consumed beyond what the weights ask for; spans to skip count in both.
+        epochs: rows consumed / rows of the source.
+        share: of all rows consumed.
+        planned_share: share by the weights of the stages.
+        error_rows: rows consumed beyond the planned share; skipped spans count in both.
     """
 
     source: str
@@ -270,7 +269,7 @@ def shares_before(plan: MixPlan, rows: int) -> list[SourceShare]:
     for stage in plan.order.stages:
         end = start + stage.rows
         used = max(0, min(rows, end) - start)
-        # Skipped rows of a stage take their share of each source along.
+        # Skipped rows reduce what each source should give, in proportion to its weight.
         for first, last in plan.skips.before(rows):
             used -= max(0, min(last, end, rows) - max(first, start))
         total = sum(stage.weights)

@@ -39,26 +39,26 @@ def parse_batch_size(text: str) -> BatchSize:
         raise ValueError(f"{text!r} is {problem}") from None
 
 
+# Lower and upper bound of arguments that are not compared with the plan.
 LIMITS = {
     "reader_threads": (1, 1024), "max_open_parts": (1, MAX_NUMBER), "order_seed": (0, MAX_NUMBER),
     "read_ahead_bytes": (1, MAX_NUMBER), "cache_bytes": (1, MAX_NUMBER),
 }  # fmt: skip
-"""Least and most of arguments that are not compared with the plan."""
 
 
 def whole_numbers(**arguments: object) -> Iterator[int]:
     """Yield arguments of a loader, which may be NumPy's integers, as ints.
 
     Raises:
-        UsageError: one is no whole number, or out of its limits.
+        UsageError: an argument is not a whole number, or out of its limits.
     """
     for name, argument in arguments.items():
         number = as_whole(argument)
         if number is None:
             raise UsageError(f"loader: {name} must be a whole number, got {argument!r}.")
-        least, most = LIMITS.get(name, (number, number))
-        if not least <= number <= most:
-            bounds = f"at least {least}" if number < least else f"at most {most:,}"
+        low, high = LIMITS.get(name, (number, number))
+        if not low <= number <= high:
+            bounds = f"at least {low}" if number < low else f"at most {high:,}"
             raise UsageError(f"loader: {name} must be {bounds}, got {number}.")
         yield number
 
@@ -70,7 +70,7 @@ def optional_numbers(**arguments: object) -> Iterator[int | None]:
 
 
 def as_whole(number: object) -> int | None:
-    """Return what can count something, such as NumPy's integers, as an int; None for others."""
+    """Return a whole number of any integer type, such as NumPy's, as an int; None for others."""
     try:
         return None if isinstance(number, bool) else operator.index(number)  # type: ignore[arg-type]
     except TypeError:
@@ -95,7 +95,7 @@ class BatchRows:
         if min(rows for _, rows in ramp) < 1:
             raise UsageError(f"loader: global_batch_rows must be at least 1, got {rows}.")
         self.ramp = ramp
-        # Lists and bisect: for so few numbers a call of NumPy takes ten times as long.
+        # Lists and bisect: with few numbers, a NumPy call takes ten times as long.
         self._steps = steps
         self._rows: list[int] = [rows for _, rows in ramp]
         self._before = [0]
@@ -117,7 +117,7 @@ class BatchRows:
         return self._steps[section] + (row - self._before[section]) // self._rows[section]
 
     def section_end(self, step: int) -> int | None:
-        """Return the first later step with another size, None if there is none."""
+        """Return the next step with another batch size, None if there is none."""
         section = self._section(step) + 1
         return self._steps[section] if section < len(self.ramp) else None
 
@@ -185,7 +185,7 @@ class BatchSchedule:
             )
 
     def step_of(self, row: int) -> tuple[int, int]:
-        """Return the step that takes a consumed row, and which of its rows that is."""
+        """Return the step that takes a consumed row, and the number of the row in the step."""
         if row < self.first_row:
             self.require_past()
         shift = self.batch.before(self.first_step) - self.first_row
@@ -237,16 +237,16 @@ class MicroBatches:
 def check_topology(
     batch: BatchRows, rank: int, world_size: int, micro: MicroBatches, row_chunks: int
 ) -> None:
-    """Refuse sizes that don't divide, and name those that do.
+    """Refuse sizes that don't divide each other, and name those that do.
 
     Args:
         batch: rows of the global batch by step.
         rank, world_size: the slice, and how many there are.
         micro: how a slice is cut.
-        row_chunks: rows that each stored row is handed out as; a slice has whole stored rows.
+        row_chunks: rows that each stored row is cut into; a slice has whole stored rows.
 
     Raises:
-        UsageError: something does not divide.
+        UsageError: a size does not divide another.
     """
     if micro.rows is not None and micro.batches != 1:
         raise UsageError("loader: give micro_batches or micro_batch_rows, and not both.")
@@ -275,7 +275,7 @@ def check_topology(
 
 
 def cut_rows(width: int, seq_len: int | None) -> tuple[int, int]:
-    """Return the length of the rows that are handed out, and how many each stored row gives.
+    """Return the length of the rows to yield, and how many of them each stored row is cut into.
 
     Raises:
         UsageError: the stored rows can't be cut into rows of this length.

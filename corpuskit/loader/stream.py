@@ -37,13 +37,10 @@ if TYPE_CHECKING:
     from corpuskit.loader.reader import Window
     from corpuskit.loader.state import SourceShare
 
+# Tokens, labels and positions to assemble at once, or those of one step if they are more: about
+# what fits the caches of a core. The fixed cost of a round equals that of 100,000 tokens.
 ASSEMBLED_BYTES = 3 << 20
-"""Tokens, labels and positions to assemble at once, or those of one step if they are more: about
-what fits the caches of a core. The fixed cost of a round equals that of 100,000 tokens."""
-
-
-MOST_SECONDS = 10**8
-"""Three years: longer waits overflow the clocks of some systems."""
+MAX_SECONDS = 10**8  # three years: longer waits overflow the clocks of some systems
 
 
 class StreamingLoader:
@@ -59,14 +56,14 @@ class StreamingLoader:
     - `step` int: the step that the batch belongs to. With `seq_len`, `row_parts` (b,) int32: which
       chunk of its stored row a row is.
 
-    With `fields`, a batch holds these and `step`; what the others need is neither read from the
-    parts nor computed nor allocated.
+    With `fields`, a batch holds these and `step`; what only other fields need is neither read nor
+    computed nor allocated.
 
-    A loader is one pass over the run, whose epochs are in the plan: at its end, iterating gives
-    nothing, and a warning. An iterator continues at the position of the loader, which advances with
-    the last batch of a step: `state_dict()` in the body of the loop is the state after that step.
-    With `micro_batches` = m, a step yields m batches, and a state in between is that of the
-    beginning of the step. Rows left over at the end of the plan, fewer than a global batch, are not
+    A loader is one pass over the run, whose epochs are in the plan: at its end, iterating yields
+    nothing, with a warning. An iterator continues at the position of the loader, which advances
+    with the last batch of a step: `state_dict()` in the body of the loop is the state after that
+    step. With `micro_batches` = m, a step yields m batches, and a state between them is that of the
+    beginning of the step. Rows at the end of the plan that are fewer than a global batch are not
     yielded.
 
     Args:
@@ -77,14 +74,14 @@ class StreamingLoader:
         world_size: number of slices; divides every batch size.
         micro_batches: batches that this rank's slice is cut into; divides its rows.
         micro_batch_rows: instead of `micro_batches`, the rows of each: a ramp grows in batches.
-        seq_len: hand every packed row out as rows of this length, which divides it; they count as
+        seq_len: yield every packed row as rows of this length, which divides it; they count as
             rows of the global batch, and the chunks of a packed row stay together.
         start_step: where to begin, in steps from the start of the run.
         num_steps: steps of the whole run; None for as many as the plan has rows for.
         fields: names of the fields of a batch, such as ("tokens", "labels"); None for all.
-        skip: spans of rows of the run, [first, end), that this training alone passes over, as after
-            a rollback; keep them beside the state. With a third item, the hash of the plan that
-            they were chosen under, they end where an edit has since replaced the rows.
+        skip: spans of rows of the run, [first, end), that only this training skips, as after a
+            rollback; store them beside the state. With a third item, the hash of the plan that they
+            were chosen under, they end where a later edit has replaced the rows.
         order_seed: take the rows of each source in another random order than the plan's; for
             repetitions of an experiment. Slower: no source is read from front to back.
         remix: take the rows in other shares than the plan's; for searches of a mixture.
@@ -156,13 +153,13 @@ class StreamingLoader:
         self._provenance = Provenance(self.plan, read_deadline_seconds)
         self._seek(start_step, self._stored.before(max(0, start_step)))
         if files.cache is not None:
-            columns, most_bytes = self._fields.columns, read_ahead_bytes // 2
-            planner = Planner(self.plan, self._schedule, self._end_step, columns, most_bytes)
+            columns, max_bytes = self._fields.columns, read_ahead_bytes // 2
+            planner = Planner(self.plan, self._schedule, self._end_step, columns, max_bytes)
             planner.reserve(files.cache, self._step)
 
     @property
     def source_names(self) -> tuple[str, ...]:
-        """The sources that `source_ids` number."""
+        """The names of sources; `source_ids` are their indices."""
         return tuple(source.name for source in self.plan.sources)
 
     @property
@@ -182,7 +179,7 @@ class StreamingLoader:
 
     @property
     def micro_batches(self) -> int:
-        """Batches that the next step comes in."""
+        """Batches of the next step."""
         return self._micro.count(self.global_batch_rows // self.world_size)
 
     @property
@@ -197,7 +194,7 @@ class StreamingLoader:
 
     @property
     def read_counts(self) -> ReadCounts:
-        """What the current or last iterator has read."""
+        """Counts of what the current or last iterator has read."""
         return self._reader.counts if self._reader else self._counts
 
     def __iter__(self) -> Iterator[Batch]:
@@ -223,9 +220,9 @@ class StreamingLoader:
     def batches_at(self, step: int) -> list[Batch]:
         """Return the batches of this rank's slice of any step, past or future.
 
-        The loader keeps its position, and an iterator goes on. Only the row groups that hold rows
-        of the step are read, whole, since their pages are verified. A thread and the parts stay
-        until `close`; one caller at a time.
+        The loader keeps its position, and iterators continue. Only row groups with rows of the step
+        are read, whole, since their pages are verified. A thread and the open parts stay until
+        `close`. Call it from one thread at a time.
 
         Raises:
             UsageError: the run has no such step, or this point was reached with another batch size.
@@ -249,9 +246,9 @@ class StreamingLoader:
         return self.state_at(self._step)
 
     def state_at(self, step: int) -> dict[str, object]:
-        """Return the position after `step` steps, past or future, whatever was iterated.
+        """Return the position after `step` steps, past or future, independent of iterators.
 
-        For training code that prefetches: the state that belongs to a batch is that after its step,
+        For training code that prefetches: the state of a batch is that after its step,
         `state_at(batch["step"] + 1)`, not the position of the loader.
 
         Raises:
@@ -266,7 +263,7 @@ class StreamingLoader:
 
         A state of another plan is accepted if both have the same history up to it: sources and
         stages may be added after it, the run be longer, spans to skip begin later. The proof is a
-        hash over all that decides those rows, computed again under this plan.
+        hash over all that decides those rows, which is recomputed under this plan.
 
         Raises:
             UsageError: the state is of a plan with another history.
@@ -373,7 +370,7 @@ class StreamingLoader:
 
     def _stream(self) -> Iterator[Batch]:
         if self._step >= self._end_step:
-            # Not an error: a finished run that is started again gets here. Python warns once.
+            # Not an error: a finished run that is started again comes here. Python warns once.
             warnings.warn(
                 f"loader: {self._step} of {self._end_step} steps are done, so there is nothing to"
                 " iterate over. The epochs are in the plan, and a loader is one pass over it; to"
@@ -386,13 +383,12 @@ class StreamingLoader:
         try:
             while step < self._end_step:
                 rows, steps = self._take(pool, reader, step)
-                for batch, after in zip(
+                for batch, next_step in zip(
                     rows.batches(steps), [*steps[1:], steps[-1] + 1], strict=True
                 ):
                     if not reader.is_open:
                         reader.require_open()
-                    # With the last batch of a step.
-                    step = self._step = after
+                    step = self._step = next_step  # advances with the last batch of a step
                     yield batch
         finally:
             reader.close()
@@ -415,7 +411,7 @@ class StreamingLoader:
     def _take(
         self, pool: BufferPool, reader: WindowReader, step: int
     ) -> tuple[Assembled, list[int]]:
-        """Return some steps from this one on, and for each of their batches the step."""
+        """Return the rows of the next steps that are ready, and the step of each batch."""
         window = reader.window_of(step)
         rank_rows = window.rank_rows * self._row_chunks
         micro_batches = self._micro.count(rank_rows)
@@ -428,18 +424,18 @@ class StreamingLoader:
     def _assemble(
         self, pool: BufferPool, window: Window, begin: int, end: int, batch_rows: int
     ) -> Assembled:
-        """Make arrays of the steps [begin, end) of a window; the large ones are copies."""
+        """Return the arrays of steps [begin, end) of a window; the large ones are copies."""
         first = (begin - window.first_step) * window.rank_rows
         rows = slice(first, (end - window.first_step) * window.rank_rows)
         tokens, text_bytes, masked = window.tokens[rows], window.text_bytes[rows], None
         if window.masks is not None:
             pad = self.plan.tokenizer.get("pad", 0)
             into = window.masks.into
-            some = slice(*np.searchsorted(into, [rows.start, rows.stop]).tolist())
-            masked = (into[some] - first, window.masks.firsts[some], window.masks.ends[some])
+            spans = slice(*np.searchsorted(into, [rows.start, rows.stop]).tolist())
+            masked = (into[spans] - first, window.masks.firsts[spans], window.masks.ends[spans])
             for row, start, stop in zip(*(column.tolist() for column in masked), strict=True):
                 tokens[row, start:stop] = pad if isinstance(pad, int) else 0
-            np.subtract.at(text_bytes, masked[0], window.masks.text_bytes[some])
+            np.subtract.at(text_bytes, masked[0], window.masks.text_bytes[spans])
         return Assembled(
             pool,
             self._fields,
@@ -464,18 +460,18 @@ class StreamingLoader:
 
 def _within(end: int, number: int, name: str) -> int:
     """Return a number in [0, end), such as NumPy's, as an int."""
-    whole = as_whole(number)
-    if whole is None:
+    index = as_whole(number)
+    if index is None:
         raise UsageError(f"{name} must be a whole number, got {number!r}.")
-    if not 0 <= whole < end:
-        raise UsageError(f"{name} must be in [0, {end}), got {whole}.")
-    return whole
+    if not 0 <= index < end:
+        raise UsageError(f"{name} must be in [0, {end}), got {index}.")
+    return index
 
 
 def _require_seconds(deadline: Any) -> None:
     is_number = isinstance(deadline, float | np.floating) or as_whole(deadline) is not None
-    if not is_number or not 0 < deadline <= MOST_SECONDS:
+    if not is_number or not 0 < deadline <= MAX_SECONDS:
         raise UsageError(
-            f"loader: read_deadline_seconds must be above 0 and at most {MOST_SECONDS:,}, got"
+            f"loader: read_deadline_seconds must be above 0 and at most {MAX_SECONDS:,}, got"
             f" {deadline!r}."
         )

@@ -13,18 +13,18 @@ et al., QLoRA (arXiv 2305.14314), section 3 and appendix E; one scale per block.
 from __future__ import annotations
 
 import functools
-import hashlib
 import math
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import nn
-from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.nn.functional import linear
 
 from corpuskit.distribution import install_command
 from corpuskit.errors import UsageError
+from corpuskit.train import tensors
 from corpuskit.train.settings import NF4_BLOCK
+from corpuskit.train.tensors import named_generator, shard_like
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -58,7 +58,7 @@ def add_adapters(model: Decoder, settings: AdapterSettings) -> None:
 
 @torch.no_grad()
 def init_adapters(model: Decoder, seed: int) -> None:
-    """Fill the adapters of a model that has its weights, as peft does, so that they change nothing.
+    """Fill the adapters as peft does: at first they change nothing. The model has its weights.
 
     The values are the same on any number of ranks: each matrix has a generator of its own.
     """
@@ -67,35 +67,25 @@ def init_adapters(model: Decoder, seed: int) -> None:
             parameter.zero_()
         elif ".lora_magnitude_vector." in name:
             base = cast("Any", model.get_submodule(f"{name.partition('.lora_')[0]}.base_layer"))
-            parameter.copy_(_like(parameter, torch.linalg.vector_norm(base.weight, dim=1)))
+            parameter.copy_(shard_like(torch.linalg.vector_norm(base.weight, dim=1), parameter))
         elif ".lora_A." in name:
-            digest = hashlib.blake2b(f"{seed}/{name}".encode(), digest_size=7).digest()
-            generator = torch.Generator(parameter.device)
-            generator.manual_seed(int.from_bytes(digest, "little"))
+            generator = named_generator(seed, name, parameter.device)
             weights = torch.empty(parameter.shape, device=parameter.device)
             bound = 1 / math.sqrt(parameter.shape[1])
             weights.uniform_(-bound, bound, generator=generator)
-            parameter.copy_(_like(parameter, weights))
-
-
-def _like(parameter: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
-    """Share a whole tensor out as a parameter is."""
-    if not isinstance(parameter, DTensor) or isinstance(tensor, DTensor):
-        return tensor
-    mesh, placements = parameter.device_mesh, parameter.placements
-    return distribute_tensor(tensor, mesh, placements, src_data_rank=None)
+            parameter.copy_(shard_like(weights, parameter))
 
 
 def stored_shapes(
     name: str, shape: Sequence[int], adapter: Adapter | None
 ) -> dict[str, tuple[int, ...]]:
-    """Return the tensors of a checkpoint that make a weight, the frozen one first."""
+    """Return the tensors that a checkpoint has of a weight, by name; the frozen one first."""
     module = name.removesuffix(".weight")
     if adapter is None or module.rpartition(".")[2] not in adapter["targets"]:
         return {name: tuple(shape)}
     (rows, columns), rank = shape, adapter["rank"]
     parts: dict[str, tuple[int, ...]] = {f"{module}.base_layer.weight": (rows, columns)}
-    if adapter.get("quantize"):
+    if adapter["quantize"]:
         codes, scale = (rows, columns // 2), (rows, columns // NF4_BLOCK)
         parts = {f"{module}.base_layer.codes": codes, f"{module}.base_layer.scale": scale}
     parts |= {
@@ -108,10 +98,10 @@ def stored_shapes(
 
 
 def merge(parts: Sequence[torch.Tensor], adapter: Adapter | None) -> torch.Tensor:
-    """Return the weight that the tensors of `stored_shapes` make."""
+    """Return the weight of a matrix from its tensors, which `stored_shapes` names."""
     if len(parts) == 1 or adapter is None:
         return parts[0]
-    if adapter.get("quantize"):  # read as float32, as everything is
+    if adapter["quantize"]:  # exports read all tensors as float32, codes too
         codes, scale, *parts = parts
         parts = [dequantise(codes.round().to(torch.uint8), scale), *parts]
     base, down, up, *magnitude = parts
@@ -133,7 +123,7 @@ NF4 = (
 
 
 class FourBitLinear(nn.Linear):
-    """A frozen linear map without bias; its matrix is made of the codes at each use.
+    """A frozen linear map without bias; each use dequantises its matrix.
 
     Args:
         rows: outputs.
@@ -161,7 +151,7 @@ class FourBitLinear(nn.Linear):
 
     @torch.no_grad()
     def fill(self, weight: torch.Tensor) -> None:
-        """Take over a matrix (rows, columns)."""
+        """Store a matrix (rows, columns)."""
         codes, scale = quantise(weight.to(self.scale))
         self.codes.copy_(codes)
         self.scale.copy_(scale)
@@ -172,7 +162,7 @@ class FourBitLinear(nn.Linear):
 
 
 class _FourBitProduct(torch.autograd.Function):
-    """Makes the matrix again for the backward pass, so that no layer's is kept meanwhile."""
+    """Dequantises again in the backward pass, so that no layer keeps its matrix until then."""
 
     @staticmethod
     def forward(
@@ -202,16 +192,15 @@ def quantise(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     scale = blocks.abs().amax(-1)
     table = _table(weight.device)
     middles = (table[1:] + table[:-1]) / 2
-    places = torch.bucketize(blocks / scale.clamp(min=1e-30)[..., None], middles, out_int32=True)
-    pairs = places.view(len(weight), -1, 2).to(torch.uint8)
+    nearest = torch.bucketize(blocks / scale.clamp(min=1e-30)[..., None], middles, out_int32=True)
+    pairs = nearest.view(len(weight), -1, 2).to(torch.uint8)
     return pairs[..., 0] << 4 | pairs[..., 1], scale
 
 
 def dequantise(codes: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
-    """Return the matrix (rows, columns) that `quantise` made these of."""
-    places = torch.stack((codes >> 4, codes & 15), -1).flatten().int()
-    values = _table(codes.device).index_select(0, places).view(*scale.shape, NF4_BLOCK)
-    return (values * scale[..., None]).flatten(1)
+    """Return the matrix (rows, columns) of what `quantise` returns."""
+    pairs = torch.stack((codes >> 4, codes & 15), -1)
+    return tensors.dequantise(pairs.flatten(1), scale, _table(codes.device))
 
 
 @functools.cache

@@ -33,36 +33,36 @@ Kernel = Literal["sdpa", "varlen", "flex"]
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Documents and positions of one micro-batch, computed once and used by every block."""
+    """Documents and positions of a micro-batch, computed once and used by every block."""
 
     cos: torch.Tensor  # (R, M, 1, D/2) float32, of the rotary angles
     sin: torch.Tensor  # (R, M, 1, D/2) float32
     mask: torch.Tensor | None = None  # sdpa: (R, 1, M, L) bool, True where a query may see a key
-    blocks: BlockMask | None = None  # flex: which blocks of the mask are empty, full, or between
+    blocks: BlockMask | None = None  # flex: which blocks of the mask are empty, full or partial
     packed: Packed | None = None  # varlen
     context: Context | None = None  # the ranks that share these rows, if any do
 
 
 class Packed(NamedTuple):
-    """Documents one after the other, as varlen takes them.
+    """Documents one after the other, the input of varlen.
 
-    With context parallelism, N counts the parts of documents whose tokens follow each other on this
-    rank. Its queries are the last of the keys that they may see.
+    With context parallelism, N counts the contiguous parts of documents on this rank. The queries
+    of a part are the last of its keys.
     """
 
-    queries: torch.Tensor  # (N+1,) int32 into R*M, a document between each two
-    keys: torch.Tensor  # (N+1,) int32 likewise into keys and values
+    queries: torch.Tensor  # (N+1,) int32 boundaries of documents in R*M
+    keys: torch.Tensor  # (N+1,) int32 boundaries in keys and values
     longest: tuple[int, int]  # most queries, and most keys, of a document
-    places: torch.Tensor | None  # (K,) int64 of these keys in R*L; None for all of them
+    key_indices: torch.Tensor | None  # (K,) int64 of these keys in R*L; None for all of them
 
 
 def choose_kernel(
     device: torch.device, dtype: torch.dtype, setting: Literal["auto"] | Kernel = "auto"
 ) -> Kernel:
-    """Return what `attention` asks for; `auto` is `varlen` where it runs, else `sdpa`.
+    """Return the kernel of the setting `attention`; `auto` is `varlen` where it runs, else `sdpa`.
 
     Raises:
-        UsageError: it does not run here.
+        UsageError: the kernel does not run here.
     """
     is_cuda = device.type == "cuda"
     has_varlen = is_cuda and dtype in (torch.bfloat16, torch.float16)
@@ -100,25 +100,25 @@ def lay_out(
             document.
         head_dim: D.
         rope_theta: base of the rotary frequencies.
-        kernel: what will read it.
+        kernel: that will read it.
         device: where its tensors go.
-        rope_scaling: what stretches the frequencies, if anything does.
+        rope_scaling: stretches the frequencies; None leaves them unchanged.
         context: the ranks that share the rows, if any do; `position_ids` are of whole rows.
     """
     length = position_ids.shape[1]
-    columns = np.arange(length) if context is None else context.places(length)
+    columns = np.arange(length) if context is None else context.columns(length)
     positions = torch.from_numpy(np.ascontiguousarray(position_ids, np.int64)).to(device)
     halves = torch.arange(0, head_dim, 2, dtype=torch.float32, device=device)
     frequencies = rope_theta ** (-halves / head_dim)
     if rope_scaling:
         frequencies = stretch(frequencies, rope_scaling)
-    places = torch.from_numpy(columns).to(device)
-    angles = positions[:, places, None].float() * frequencies
+    own_columns = torch.from_numpy(columns).to(device)
+    angles = positions[:, own_columns, None].float() * frequencies
     return Layout(
         angles.cos()[:, :, None],
         angles.sin()[:, :, None],
-        mask=document_mask(positions, places) if kernel == "sdpa" else None,
-        blocks=document_blocks(positions, places) if kernel == "flex" else None,
+        mask=document_mask(positions, own_columns) if kernel == "sdpa" else None,
+        blocks=document_blocks(positions, own_columns) if kernel == "flex" else None,
         packed=pack_documents(position_ids, columns, device) if kernel == "varlen" else None,
         context=context,
     )
@@ -131,63 +131,63 @@ def stretch(frequencies: torch.Tensor, scaling: RopeScaling) -> torch.Tensor:
     """
     turns = frequencies * scaling.original_length / (2 * math.pi)
     low, high = scaling.low_freq_factor, scaling.high_freq_factor
-    unscaled = ((turns - low) / (high - low)).clamp(0, 1)  # 1: as it was, 0: `factor` slower
+    unscaled = ((turns - low) / (high - low)).clamp(0, 1)  # 1: unchanged, 0: divided by `factor`
     return frequencies * (unscaled + (1 - unscaled) / scaling.factor)
 
 
-def document_mask(positions: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+def document_mask(positions: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
     """Return (R, 1, M, L) bool: causal, and True only inside a document. Costs R*M*L bytes.
 
     Args:
         positions: (R, L), of whole rows.
-        places: (M,) of the queries in a row.
+        columns: (M,) of the queries in a row.
     """
     documents = (positions == 0).cumsum(1)
     keys = torch.arange(positions.shape[1], device=positions.device)
-    causal = keys <= places[:, None]
-    return ((documents[:, places, None] == documents[:, None, :]) & causal)[:, None]
+    causal = keys <= columns[:, None]
+    return ((documents[:, columns, None] == documents[:, None, :]) & causal)[:, None]
 
 
-def document_blocks(positions: torch.Tensor, places: torch.Tensor) -> BlockMask:
+def document_blocks(positions: torch.Tensor, columns: torch.Tensor) -> BlockMask:
     """Return the mask of `document_mask` for flex_attention, in blocks of 128 x 128 tokens."""
     documents = (positions == 0).cumsum(1)
 
     def is_seen(
         row: torch.Tensor, _head: torch.Tensor, query: torch.Tensor, key: torch.Tensor
     ) -> torch.Tensor:
-        place = places[query] if is_shared else query  # the kernel loads no more than it needs
-        return (documents[row, place] == documents[row, key]) & (key <= place)
+        column = columns[query] if is_shared else query  # the kernel loads no more than it needs
+        return (documents[row, column] == documents[row, key]) & (key <= column)
 
     rows, length = positions.shape
-    is_shared = len(places) < length
-    # Compiled it makes no (R, L, L) on the way.
+    is_shared = len(columns) < length
+    # Compiled, it makes no (R, L, L) intermediate.
     build = _compiled(create_block_mask) if positions.is_cuda else create_block_mask
-    return build(is_seen, rows, None, len(places), length, positions.device)
+    return build(is_seen, rows, None, len(columns), length, positions.device)
 
 
 def pack_documents(
-    position_ids: NDArray[np.integer], places: NDArray[np.int64], device: torch.device
+    position_ids: NDArray[np.integer], columns: NDArray[np.int64], device: torch.device
 ) -> Packed:
-    """Return the documents of (R, L) `position_ids`, or what (M,) `places` of each row have."""
+    """Return the documents in (M,) `columns` of (R, L) `position_ids`."""
     length = position_ids.shape[1]
-    is_first = position_ids[:, places] == 0
+    is_first = position_ids[:, columns] == 0
     is_first[:, 0] = True
-    is_first[:, 1:] |= np.diff(places) != 1
+    is_first[:, 1:] |= np.diff(columns) != 1
     starts = np.flatnonzero(is_first)
     queries = np.append(starts, is_first.size)
-    row, column = np.divmod(starts, len(places))
-    before = position_ids[row, places[column]].astype(np.int64)  # keys that others have queries of
-    sizes = before + np.diff(queries)
+    row, column = np.divmod(starts, len(columns))
+    earlier = position_ids[row, columns[column]].astype(np.int64)  # keys before the first query
+    sizes = earlier + np.diff(queries)
     keys = np.append(0, sizes.cumsum())
-    key_places = None
-    if len(places) < length:
-        firsts = row * length + places[column] - before
-        key_places = np.arange(keys[-1]) + np.repeat(firsts - keys[:-1], sizes)
+    key_indices = None
+    if len(columns) < length:
+        firsts = row * length + columns[column] - earlier
+        key_indices = np.arange(keys[-1]) + np.repeat(firsts - keys[:-1], sizes)
     return Packed(
         torch.from_numpy(queries.astype(np.int32)).to(device),
         torch.from_numpy(keys.astype(np.int32)).to(device),
         (int(np.diff(queries).max()), int(sizes.max())),
-        None if key_places is None else torch.from_numpy(key_places).to(device),
+        None if key_indices is None else torch.from_numpy(key_indices).to(device),
     )
 
 
@@ -199,7 +199,7 @@ def rotate(x: torch.Tensor, layout: Layout) -> torch.Tensor:
 
 
 def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, layout: Layout) -> torch.Tensor:
-    """Return (R, M, H, D): each token attends to itself and to what precedes it in its document.
+    """Return (R, M, H, D): each token attends to itself and the tokens before it in its document.
 
     Args:
         q: (R, M, H, D).
@@ -220,8 +220,8 @@ def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, layout: Layout) ->
         return mixed.transpose(1, 2)
     packed = layout.packed
     k, v = k.flatten(0, 1), v.flatten(0, 1)
-    if packed.places is not None:
-        k, v = k[packed.places], v[packed.places]
+    if packed.key_indices is not None:
+        k, v = k[packed.key_indices], v[packed.key_indices]
     output = varlen_attn(
         query=q.flatten(0, 1),
         key=k,
@@ -230,10 +230,10 @@ def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, layout: Layout) ->
         cu_seq_k=packed.keys,
         max_q=packed.longest[0],
         max_k=packed.longest[1],
-        window_size=(-1, 0),  # causal, counted from the last key: all before, nothing after
+        window_size=(-1, 0),  # causal, aligned at the last key: all keys before, none after
         enable_gqa=is_grouped,
     )
-    assert isinstance(output, torch.Tensor), "a pair only if auxiliary outputs are asked for"
+    assert isinstance(output, torch.Tensor), "a pair only if auxiliary outputs are requested"
     return output.view(q.shape)
 
 

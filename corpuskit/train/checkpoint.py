@@ -2,10 +2,10 @@
 
 `step-00000120/` means: 120 steps are done, step 120 is next. It holds the sharded model and
 optimizer as torch.distributed.checkpoint writes them, and `train.json` (record.py): step, model
-shape, settings, hashes, the loader's state, and a digest of every file, taken of the bytes as they
-were written. It is written as `step-00000120.tmp`, made durable, and renamed when every rank's part
-is on disk, so a folder under its final name is complete; what else a killed run left is deleted by
-the next one. Before a checkpoint is loaded every file is compared with its digest.
+shape, settings, hashes, the loader's state, and a digest of every file, computed while the file is
+written. The folder is `step-00000120.tmp` until every rank's files are on disk, then it is renamed,
+so a folder with its final name is complete; the next start deletes the others. Before a checkpoint
+is loaded, every file is compared with its digest.
 
 A checkpoint is trusted like code: torch unpickles its `.metadata`. Load only those you trust.
 """
@@ -54,8 +54,7 @@ if TYPE_CHECKING:
     from corpuskit.train.upload import Uploads
 
 
-_COUNTED = ("steps", "weights")
-"""What optimizers count in a group of parameters."""
+_COUNTERS = ("steps", "weights")  # of an optimizer's groups: state, where their rest is settings
 
 
 class Damaged(NamedTuple):
@@ -66,7 +65,7 @@ class Damaged(NamedTuple):
 
 
 class VerifiedCheckpoint(NamedTuple):
-    """A checkpoint whose files were read and are what was saved."""
+    """A checkpoint whose files were compared with their digests."""
 
     folder: Path
     record: CheckpointRecord
@@ -77,13 +76,14 @@ class VerifiedCheckpoint(NamedTuple):
 class Checkpoints:
     """The checkpoints of one run.
 
-    Every rank has one, and all call the same methods at the same steps. A save copies the state to
-    host memory, then writes in a thread while training continues; at most one is in flight.
+    Every rank has an instance, and all call the same methods at the same steps. A save copies the
+    state to host memory, then writes it in a thread while training continues; at most one save is
+    in flight.
 
     Args:
         settings: of the run: where checkpoints are, how often to save, and which to keep.
         parallel: this rank.
-        uploads: what copies them elsewhere, on rank 0.
+        uploads: copies them elsewhere; rank 0 has it.
     """
 
     def __init__(
@@ -106,14 +106,14 @@ class Checkpoints:
                     shutil.rmtree(leftover)
 
     def newest(self) -> Path | None:
-        """Return the newest checkpoint, unchecked, as rank 0 sees it; collective."""
+        """Return the newest checkpoint in rank 0's view of the folder, unchecked; collective."""
         checkpoints = self._candidates(None)
         return checkpoints[0] if checkpoints else None
 
     def newest_verified(self, at_most: int | None = None) -> VerifiedCheckpoint | None:
         """Return the newest undamaged checkpoint; None if there are no checkpoints; collective.
 
-        Newer ones that are damaged are in `damaged`, to be reported and set aside.
+        `damaged` then lists the damaged ones that are newer, to be reported and set aside.
 
         Args:
             at_most: of at most this many steps; if all are newer, the oldest. None for any.
@@ -131,8 +131,8 @@ class Checkpoints:
         if self.damaged:
             folder, problem = self.damaged[0]
             raise DataError(
-                f"{folder}: the checkpoint is damaged: {problem}. No whole one is left: restore "
-                f"one from a copy, or delete {self._folder} to begin at step 0."
+                f"{folder}: the checkpoint is damaged: {problem}. No undamaged one is left: "
+                f"restore one from a copy, or delete {self._folder} to begin at step 0."
             )
         return None
 
@@ -140,7 +140,7 @@ class Checkpoints:
         """Return a checkpoint of another output; collective.
 
         Raises:
-            UsageError: the folder is no checkpoint.
+            UsageError: the folder is not a checkpoint.
             DataError: it is damaged.
         """
         require_checkpoint(folder)
@@ -152,7 +152,7 @@ class Checkpoints:
         return checkpoint
 
     def set_aside(self) -> list[Path]:
-        """Rename what is in `damaged`, so that saves may take its names; return the new names."""
+        """Rename the damaged checkpoints, so that saves may use their names; return new names."""
         names = []
         if self._parallel.rank == 0:
             for folder, _ in self.damaged:
@@ -167,7 +167,7 @@ class Checkpoints:
         """Delete the checkpoints of more than `step` steps."""
         self.wait()
         if self._parallel.rank == 0:
-            # The newest first: whatever a kill leaves, the newest of it is not yet to be deleted.
+            # The newest first: whatever a kill leaves then is a run that has not gone back so far.
             for number, checkpoint in reversed(complete_checkpoints(self._folder).items()):
                 if number > step:
                     _delete(checkpoint)
@@ -178,7 +178,7 @@ class Checkpoints:
     def is_time(self) -> bool:
         """Return whether the last save is `every_minutes` ago on rank 0; collective if that is set.
 
-        Not part of the sum over a step: that does not cross tensor groups.
+        A broadcast of its own: the sum over a step does not reach all ranks of tensor groups.
         """
         minutes = self._settings.checkpoint.every_minutes
         if minutes is None:
@@ -190,7 +190,7 @@ class Checkpoints:
     def save(
         self, model: Decoder, optimizer: torch.optim.Optimizer, record: CheckpointRecord
     ) -> None:
-        """Begin to save; wait first for the save before."""
+        """Begin to save, after the previous save has ended."""
         self.wait()
         self._saved_at = time.monotonic()
         final = self._folder / folder_name(record.step)
@@ -209,7 +209,7 @@ class Checkpoints:
         self._pending = final, self._writer.submit(self._publish, writing, files, final, record)
 
     def poll(self) -> Path | None:
-        """Return the checkpoint that the save in flight has written, if it has ended.
+        """Return the checkpoint of the save in flight if it has ended, else None.
 
         Raises:
             CorpuskitError: the checkpoint could not be written. If only this rank knows, the others
@@ -218,7 +218,7 @@ class Checkpoints:
         return self.wait() if self._pending and self._pending[1].done() else None
 
     def wait(self) -> Path | None:
-        """Wait for the save in flight, and return what it has written; None if there was none.
+        """Wait for the save in flight, and return its checkpoint; None if there was no save.
 
         Raises:
             CorpuskitError: the checkpoint could not be written.
@@ -254,7 +254,7 @@ class Checkpoints:
             self._forget()
 
     def upload_reports(self) -> list[tuple[str, str]]:
-        """Return kind and text of what happened to copies since the last call."""
+        """Return kind and text of the events of uploads since the last call."""
         return list(self._uploads.reports()) if self._uploads else []
 
     def load(self, folder: Path, model: Decoder, optimizer: torch.optim.Optimizer) -> None:
@@ -274,7 +274,7 @@ class Checkpoints:
                 "again, to go on from the one before."
             ) from error
         groups = optimizer.param_groups
-        # torch takes no groups without parameters, which ranks of a pipeline have under muP.
+        # torch refuses groups without parameters, which ranks of a pipeline have under muP.
         optimizer.param_groups = [group for group in groups if group["params"]]
         set_state_dict(
             model,
@@ -282,13 +282,13 @@ class Checkpoints:
             model_state_dict=state["model"],
             optim_state_dict=state["optimizer"],
         )
-        # What else is in groups (betas, decays) are settings: those of this run.
+        # The rest of a group (betas, decays) is settings: those of this run hold.
         optimizer.param_groups = groups
         for group, saved in zip(groups, state["optimizer"]["param_groups"], strict=True):
-            group.update({name: saved[name] for name in _COUNTED if name in saved})
+            group.update({name: saved[name] for name in _COUNTERS if name in saved})
 
     def _candidates(self, at_most: int | None) -> list[Path]:
-        """Return the checkpoints in the order in which to try them, as rank 0 sees them."""
+        """Return the checkpoints, in rank 0's view, in the order in which to try them."""
         local = complete_checkpoints(self._folder) if self._parallel.rank == 0 else {}
         by_step: dict[int, Path] = self._parallel.gather(local)[0]
         newer = [step for step in by_step if at_most is not None and step > at_most]
@@ -319,7 +319,7 @@ class Checkpoints:
     def _publish(
         self, writing: Future[Any], files: DigestedFiles, final: Path, record: CheckpointRecord
     ) -> None:
-        # Every rank's future ends when all have reported their files as written.
+        # Every rank's future ends when all ranks have reported their files as written.
         writing.result()
         by_rank: list[Any] = [None] * self._parallel.world_size
         dist.all_gather_object(by_rank, files.written, group=self._parallel.save_group)
@@ -335,11 +335,11 @@ class Checkpoints:
             self._uploads.request()
 
     def _forget(self) -> None:
-        """Delete the checkpoints that no rule keeps, but for one that is being copied."""
+        """Delete the checkpoints that no rule keeps, except one that is being uploaded."""
         local = complete_checkpoints(self._folder)
         uploading = self._uploads.held if self._uploads else None
         for step in forgettable(local, self._settings) - {uploading}:
-            with contextlib.suppress(OSError):  # the newest is complete; the next save tries
+            with contextlib.suppress(OSError):  # the newest is complete; the next save retries
                 _delete(local[step])
 
 
@@ -366,14 +366,14 @@ def _state(model: Decoder, optimizer: torch.optim.Optimizer, parallel: Parallel)
     is_new = not optimizer.state
     model_state, optimizer_state = get_state_dict(model, optimizer)
     if model.stages:
-        # Groups name parameters, and one rank's list is saved for all: it must name all stages'.
+        # Groups name their parameters, and one rank's list is saved for all ranks of a pipeline.
         groups: Any = optimizer_state["param_groups"]
         lists = parallel.gather([group["params"] for group in groups])
         for number, group in enumerate(groups):
             names = dict.fromkeys(name for params in lists for name in params[number])
             group["params"] = sorted(names)
     if is_new:
-        # torch has made the missing state by a step without gradients, and counted it.
+        # To make the missing state, torch took a step without gradients, and counted it.
         for state in optimizer.state.values():
             if "step" in state:
                 state["step"].zero_()

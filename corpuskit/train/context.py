@@ -1,10 +1,10 @@
 """Context parallelism: the tokens of each row on several ranks.
 
 With N ranks a row is cut into 2 N equal pieces, and rank i has pieces i and 2 N - 1 - i: a late
-token sees more than an early one, and so all ranks have about equal work. A rank computes all of
-its own tokens. Only attention needs others': before it, keys and values of all ranks are gathered,
-and after it, on the way back, their gradients are added up. A rank has the lines of its own queries
-in the mask of a whole row, so documents may span any border.
+token attends to more than an early one, so all ranks have about equal work. A rank computes only
+its own tokens, but for attention: it gathers the keys and values of all ranks, and the backward
+pass sums their gradients. A rank has the rows of its own queries in the mask of a whole row, so
+documents may span the borders of pieces.
 
 Source: The Llama 3 Herd of Models (arXiv 2407.21783), section 3.3.2, for gathering rather than
 sending keys around a ring, and for the pieces.
@@ -25,25 +25,25 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Context:
-    """This rank's place among the ranks that share rows."""
+    """This rank among those that share rows."""
 
     rank: int
     size: int
     group: dist.ProcessGroup
 
-    def places(self, length: int) -> NDArray[np.int64]:
-        """Return (length / size,) where in a row of `length` tokens this rank's are."""
+    def columns(self, length: int) -> NDArray[np.int64]:
+        """Return the (length / size,) columns of a row of `length` tokens that this rank has."""
         pieces = np.arange(length).reshape(2 * self.size, -1)
         return pieces[[self.rank, -1 - self.rank]].reshape(-1)
 
     def gather(self, local: torch.Tensor) -> torch.Tensor:
-        """Return (R, L, ...) whole rows, of this rank's (R, L / size, ...); collective."""
+        """Return whole rows (R, L, ...) from the ranks' (R, L / size, ...); collective."""
         rows: torch.Tensor = _Gather.apply(local.contiguous(), self.group)  # type: ignore[no-untyped-call]
         return rows
 
 
 class _Gather(torch.autograd.Function):
-    """The tokens of all ranks in the order of the rows; to each rank the sums of its gradients."""
+    """Gathers the tokens of all ranks in the order of rows; sums their gradients for each rank."""
 
     @staticmethod
     def forward(ctx: Any, local: torch.Tensor, group: dist.ProcessGroup) -> torch.Tensor:
@@ -60,6 +60,6 @@ class _Gather(torch.autograd.Function):
         pieces = gradients[0].chunk(2 * size, 1)
         to_each = torch.stack([torch.cat((pieces[i], pieces[-1 - i]), 1) for i in range(size)])
         from_each = torch.empty_like(to_each)
-        # What a reduce_scatter sends, but added up in float32, and in a fixed order.
+        # As a reduce_scatter, but summed in float32 and in a fixed order.
         dist.all_to_all_single(from_each, to_each, group=ctx.group)
         return from_each.sum(0, dtype=torch.float32).to(to_each.dtype), None

@@ -1,4 +1,4 @@
-"""What a training may continue from, with which settings; known without torch."""
+"""Checks whether a training may continue from a checkpoint with its settings; needs no torch."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def require_continuation(
     steps: int,
     tokens: int,
 ) -> None:
-    """Refuse to continue a checkpoint with settings that it was not made for, or that never fit.
+    """Refuse settings that don't fit the checkpoint to continue from, or the length of the run.
 
     Args:
         newest: folder and record of the checkpoint; None at the beginning of a run.
@@ -41,12 +41,13 @@ def require_continuation(
     require_same_run(folder, record, shape, settings)
     if folder.is_relative_to(settings.output):
         require_same_beginning(folder, record, settings)
-        if changed_settings(record, settings):  # a rollback has shortened those that are the same
+        # With unchanged settings it fitted at the start, before rollbacks shortened the run.
+        if changed_settings(record, settings):
             settings.schedule.require_fit(tokens)
     else:
         settings.schedule.require_fit(tokens)
         require_smooth_branch(settings, tokens, record.step * tokens // steps, record.settings)
-    require_same_adapter(record.settings.get("adapter"), settings)
+    require_same_adapter(record.settings["adapter"], settings)
     require_steps_left(folder, record, steps)
 
 
@@ -59,11 +60,10 @@ def require_same_run(
         UsageError: names every difference.
     """
     saved = {
-        "experts": None,
         **record.shape,
         "global_rows": record.settings["batch"]["global_rows"],
-        "optimizer.kind": record.settings["optimizer"].get("kind", "adamw"),
-        "optimizer.average_decay": record.settings["optimizer"].get("average_decay", 0.0),
+        "optimizer.kind": record.settings["optimizer"]["kind"],
+        "optimizer.average_decay": record.settings["optimizer"]["average_decay"],
     }
     current = {
         **asdict(shape),
@@ -71,7 +71,7 @@ def require_same_run(
         "optimizer.kind": settings.optimizer.kind,
         "optimizer.average_decay": settings.optimizer.average_decay,
     }
-    if settings.optimizer.kind == "schedule_free":  # its weights lie where beta1 says
+    if settings.optimizer.kind == "schedule_free":  # weights lie between x and z as beta1 says
         saved["optimizer.beta1"] = record.settings["optimizer"]["beta1"]
         current["optimizer.beta1"] = settings.optimizer.beta1
     differing = [
@@ -87,44 +87,44 @@ def require_same_run(
 
 
 def require_same_beginning(folder: Path, record: CheckpointRecord, settings: TrainSettings) -> None:
-    """Refuse to continue a training that began in another way than the settings now say.
+    """Refuse to continue a training that began with another seed, or from another trunk.
 
     Raises:
         UsageError: names both.
     """
-    began = record.settings
-    there = {"seed": began["seed"], "branch_from": Path(began.get("branch_from") or "").name}
-    here = {"seed": settings.seed, "branch_from": Path(settings.branch_from or "").name}
-    for key, value in here.items():
-        if value != there[key] and (key == "seed" or value):
+    trunk = record.settings["branch_from"]
+    saved = {"seed": record.settings["seed"], "branch_from": Path(trunk or "").name}
+    current = {"seed": settings.seed, "branch_from": Path(settings.branch_from or "").name}
+    for key, value in current.items():
+        # `branch_from` may be removed from the file after the first start.
+        if value != saved[key] and (key == "seed" or value):
             raise UsageError(
                 f"{key}: {value} here, and the training in {folder.parent.parent} began with "
-                f"{there[key] or 'none'}. Restore it, or set another output."
+                f"{saved[key] or 'none'}. Restore it, or set another output."
             )
 
 
+# Settings that decide what is learned. The others decide how and where.
 _DECIDING = (
     "adapter", "distill", "dtype", "float8", "guard", "init_from", "model", "optimizer", "schedule",
     "steps", "tokens",
 )  # fmt: skip
-"""Settings that decide what is learned; the others, how and where."""
 
 
 def changed_settings(record: CheckpointRecord, settings: TrainSettings) -> list[str]:
-    """Return what decides the next steps and was different before, as `key: before, now X`."""
-    here = settings.model_dump(mode="json")
+    """Return the settings that decide what is learned and have changed, as `key: SAVED, now X`."""
     changed = []
 
-    def compare(key: str, before: Any, now: Any) -> None:
-        if isinstance(before, dict) and isinstance(now, dict):
-            for name in before.keys() & now.keys():  # versions differ in what they know
-                compare(f"{key}.{name}", before[name], now[name])
-        elif before != now:
-            changed.append(f"{key}: {before}, now {now}")
+    def compare(key: str, saved: Any, current: Any) -> None:
+        if isinstance(saved, dict) and isinstance(current, dict):
+            for name in saved.keys() & current.keys():  # versions differ in their keys
+                compare(f"{key}.{name}", saved[name], current[name])
+        elif saved != current:
+            changed.append(f"{key}: {saved}, now {current}")
 
-    for key in _DECIDING:
-        if key in record.settings:
-            compare(key, record.settings[key], here[key])
+    for key, value in settings.model_dump(mode="json").items():
+        if key in _DECIDING and key in record.settings:
+            compare(key, record.settings[key], value)
     return sorted(changed)
 
 
@@ -157,7 +157,6 @@ def require_same_adapter(saved: Mapping[str, Any] | None, settings: TrainSetting
         UsageError: names both.
     """
     current = settings.adapter and settings.adapter.model_dump(mode="json")
-    saved = saved and {"quantize": None, **saved}  # which older checkpoints do not have
     if saved != current:
         raise UsageError(
             f"adapter: {current} here, {saved} in the newest checkpoint. Restore it, or set "

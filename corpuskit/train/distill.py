@@ -1,4 +1,4 @@
-"""Learning from a teacher: beside the next token, the chances that another model gives each token.
+"""Distillation: learn the next token, and the probabilities that a teacher model gives all tokens.
 
 Source: G. Hinton et al., Distilling the Knowledge in a Neural Network (arXiv 1503.02531).
 """
@@ -24,30 +24,35 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Teacher:
-    """A frozen model, sharded as the one that learns."""
+    """A frozen model, sharded like the one that learns."""
 
     model: Decoder
     settings: DistillSettings
 
     def blend(
-        self, objective: torch.Tensor, losses: torch.Tensor, logits: torch.Tensor, part: MicroBatch
+        self,
+        objective: torch.Tensor,
+        losses: torch.Tensor,
+        logits: torch.Tensor,
+        micro_batch: MicroBatch,
     ) -> torch.Tensor:
-        """Return what to minimise: a share of the cross-entropy gives way to the divergence.
+        """Return what to minimise: (1 - weight) cross-entropy + weight temperature^2 divergence.
 
         Args:
             objective: scalar, the sum of `losses`, with the z-loss.
             losses: (R, L) cross-entropy in nats.
             logits: (R, L, V) of the model that learns.
-            part: the rows, laid out for the teacher.
+            micro_batch: the rows, laid out for the teacher.
         """
         temperature, weight = self.settings.temperature, self.settings.weight
         with torch.no_grad():
-            teacher_logits = self.model(part.tokens, part.layout).float()
-            chances = log_softmax(teacher_logits.div_(temperature), -1)
+            teacher_logits = self.model(micro_batch.tokens, micro_batch.layout).float()
+            teacher_log_probs = log_softmax(teacher_logits.div_(temperature), -1)
         log_probs = log_softmax(logits.float() / temperature, -1)
-        divergences = kl_div(log_probs, chances, reduction="none", log_target=True).sum(-1)
-        # As large as at temperature 1: gradients fall with its square.
-        divergence = temperature**2 * (divergences * (part.labels != IGNORED)).sum()
+        kl_terms = kl_div(log_probs, teacher_log_probs, reduction="none", log_target=True)
+        divergences = kl_terms.sum(-1)
+        # Gradients fall with the square of the temperature: this makes up for it.
+        divergence = temperature**2 * (divergences * (micro_batch.labels != IGNORED)).sum()
         return objective + weight * (divergence - losses.sum())
 
 
@@ -62,7 +67,7 @@ def open_teacher(shape: ModelShape, settings: TrainSettings, parallel: Parallel)
     Raises:
         DataError: a file is damaged, or not of this model.
     """
-    assert settings.distill is not None, "asked of runs that have it"
+    assert settings.distill is not None, "only runs with a teacher open it"
     frozen = settings.model_copy(update={"adapter": None, "float8": False})
     model = build_model(shape, frozen, parallel).requires_grad_(False)
     load_initial_weights(Path(settings.distill.teacher), model, parallel)

@@ -1,21 +1,21 @@
-"""What a training run will take, before it is started and without torch.
+"""Estimates length, memory, time and cost of a training run, before it starts and without torch.
 
-`corpuskit train t.yaml --plan` prints it. Three parts: how long the run is (from the mix plan and
-the file), how much memory a rank needs, and what time and checkpoints cost. Operations are those of
-flops.py. Time is operations / (ranks * peak * MFU); the user says how much of the peak will be
-reached. Waiting for rows, evaluations and restarts come on top.
+`corpuskit train t.yaml --plan` prints the estimate. It has three parts: how long the run is (from
+the mix plan and the training file), how much memory a rank needs, and what time and checkpoints
+cost. Operations are those of flops.py. Time is operations / (ranks * peak * MFU), with the MFU that
+the user expects. Waiting for rows, evaluations and restarts are not included.
 
-Memory: a step is followed through the moments at which most is alive: the loss (logits!), the
-backward pass of the last block and of the first, the gradient of embedding and head, and the
+Memory: a step is followed through the moments at which most memory is in use: the loss (logits!),
+the backward pass of the last block and of the first, the gradient of embedding and head, and the
 optimizer's update. Every tensor that the program keeps at these moments is counted: tests compare
 the formulas with counts of real models, and `benchmarks/train_memory.py` with whole processes. Not
-counted: what an allocator loses between tensors, libraries, and NCCL's buffers.
+counted are gaps of the allocator, libraries, and NCCL's buffers.
 
 Letters: C width, A = heads * head_dim, K = kv_heads * head_dim, F feed-forward width, V vocabulary,
-L tokens of a row, `t` ranks that share matrices, `b` bytes of a number in use.
+L tokens of a row, `t` ranks that share matrices, `b` bytes of a number in `dtype`.
 
 Source: V. Korthikanti et al., Reducing Activation Recomputation in Large Transformer Models (arXiv
-2205.05198), section 4, for the way of counting; what is kept follows this project's model.
+2205.05198), section 4, for the method; which tensors are kept follows this project's model.
 """
 
 from __future__ import annotations
@@ -45,17 +45,11 @@ if TYPE_CHECKING:
     from corpuskit.train.flops import Device
     from corpuskit.train.settings import ExpertShape, ModelShape, TrainSettings
 
-WRITE_RATE = 2e9
-"""Bytes per second at which all ranks together are taken to write to a shared file system."""
-
-COPY_RATE = 4e9
-"""Bytes per second at which a rank is taken to copy its state to host memory."""
-
-RECENT_BYTES = 1 << 16
-"""Of metrics.jsonl, for the time of a step."""
-
-FILLED = 0.9
-"""Share of a device's memory that tensors may take: fragments, NCCL and CUDA want the rest."""
+WRITE_RATE = 2e9  # bytes per second that all ranks together write to a shared file system: assumed
+COPY_RATE = 4e9  # bytes per second that a rank copies to host memory: assumed
+RECENT_BYTES = 1 << 16  # of metrics.jsonl that are read for the time of a step
+FILL_RATIO = 0.9  # of a device's memory for tensors; the rest is for gaps, NCCL and CUDA
+FLOAT = 4  # bytes of a stored number: weights, moments and gradients are float32
 
 Part = Literal[
     "weights", "optimizer", "gradients", "gathered weights", "reduction", "activations", "mask",
@@ -64,23 +58,20 @@ Part = Literal[
 
 OFFLOADED: tuple[Part, ...] = ("weights", "optimizer", "gradients")
 
-FLOAT = 4
-"""Bytes of a number of what is kept: weights, moments and gradients are float32."""
-
 
 # Time and cost.
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointCost:
-    """What checkpoints cost, and how often they are best written."""
+    """What checkpoints cost, and the best interval between them."""
 
     size_bytes: int
     write_seconds: float
     stall_seconds: float  # in which training waits
     failure_seconds: float  # between failures of any rank, on average
-    every_seconds: float  # where writing and repeating cost least together
-    every_steps: int | None  # the same in steps; None if their time is not known
+    every_seconds: float  # interval at which writing and repeated steps together cost least
+    every_steps: int | None  # the same in steps; None if the time of a step is not known
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,16 +81,16 @@ class Estimate:
     length: RunLength
     parameters: ParameterCounts
     ranks: int
-    work: Work  # of the rank of a pipeline that needs most
+    work: Work  # of a rank; of a pipeline, of the rank that needs most memory
     device: Device | None
     moments: list[Moment]
-    stages: list[PipelineRank]  # by place in the pipeline; none without one
-    bubble: float  # share of a step in which a rank of a pipeline waits for others
+    stages: list[PipelineRank]  # by rank of the pipeline; empty without a pipeline
+    bubble: float  # share of a step for which a rank of a pipeline waits for others
     token_flops: float  # forward and backward, attention included
     mfu: float
     peak_flops: float | None  # of one device
     seconds: float | None  # of the run
-    is_measured: bool  # `seconds` is from the steps that this run has taken, not from the peak
+    is_measured: bool  # `seconds` follows from steps that this run has taken, not from the peak
     cost: float | None
     checkpoint: CheckpointCost
     advice: list[str]
@@ -125,21 +116,21 @@ def estimate(
     mtbf_hours: float = 50_000,
     seq_len: int | None = None,
 ) -> Estimate:
-    """Say what a run takes.
+    """Estimate a run.
 
     Args:
         settings: of the run.
         ranks: devices.
-        device_name: what they are; without it, memory is that of the device of the settings (CPU
-            for `auto`), and the peak is `peak_tflops` of the settings.
-        mfu: share of the peak that is reached.
+        device_name: their model; without it, memory is for the device of the settings (CPU for
+            `auto`), and the peak is `peak_tflops` of the settings.
+        mfu: share of the peak that the run will reach.
         price: of one device for one hour.
         mtbf_hours: between failures of one device. Llama 3 had 419 in 54 days of 16,384 GPUs
             (arXiv 2407.21783, section 3.3.4): one in 50,700 hours.
         seq_len: of the packed rows, where they have not been packed.
 
     Raises:
-        UsageError: the settings don't fit the ranks or the plan, or too little is known.
+        UsageError: the settings don't fit the ranks or the plan, or lack something.
         DataError: the plan is damaged.
     """
     device = require_device(device_name) if device_name else None
@@ -176,7 +167,7 @@ def estimate(
 
 
 def measured_step_seconds(output: Path) -> float | None:
-    """Return the median of the last steps that this run has taken; None before there are any."""
+    """Return the median time of the last steps of this run; None before its first step."""
     steps = [line["step_seconds"] for line in read_tail(output, "metrics", RECENT_BYTES)]
     return statistics.median(steps) if steps else None
 
@@ -189,11 +180,12 @@ def checkpoint_cost(
     *,
     in_background: bool,
 ) -> CheckpointCost:
-    """Return what checkpoints of `size` bytes cost, and how often to write them.
+    """Return what checkpoints of `size` bytes cost, and the best interval between them.
+
+    A write costs the time for which training waits. The interval is at least as long as a write.
 
     Source: J. T. Daly, A higher order estimate of the optimum checkpoint interval for restart dumps
-    (FGCS 22, 2006), equation 37; its first term is J. W. Young's (CACM 17, 1974). What is lost to
-    writing is the time in which training waits; the interval is at least as long as a write.
+    (FGCS 22, 2006), equation 37; its first term is J. W. Young's (CACM 17, 1974).
     """
     writing, failure = size / WRITE_RATE, mtbf_hours * 3600 / ranks
     stall = size / ranks / COPY_RATE if in_background else writing
@@ -232,7 +224,7 @@ def _require_fit(settings: TrainSettings, length: RunLength, ranks: int, *, is_c
 
 
 def _advice(settings: TrainSettings, result: Estimate) -> list[str]:
-    """Return what is worth another look."""
+    """Return lines about what to reconsider, and what the estimate leaves out."""
     lines, best = [], result.checkpoint
     every = settings.checkpoint.every_steps
     if best.every_steps and not 1 / 3 <= every / best.every_steps <= 3:
@@ -241,7 +233,7 @@ def _advice(settings: TrainSettings, result: Estimate) -> list[str]:
             f"checkpoint.every_steps: {every} is {too}: about {best.every_steps:,} would lose "
             "least time to writing and to repeating steps after failures."
         )
-    if result.device and result.peak.total > FILLED * result.device.memory_bytes:
+    if result.device and result.peak.total > FILL_RATIO * result.device.memory_bytes:
         lines.append(
             f"Memory does not fit, or only just. {' '.join(_ways_to_fit(settings, result))}"
         )
@@ -292,12 +284,12 @@ def _ways_to_fit(settings: TrainSettings, result: Estimate) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class PlannedSource:
-    """What the run takes of a source."""
+    """The rows that the run takes from a source."""
 
     name: str
     rows: int
     epochs: float
-    document_tokens: float | None  # mean length, as far as it lies in a row; None if not known
+    document_tokens: float | None  # mean length, at most that of a row; None if not known
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,17 +300,17 @@ class RunLength:
     seq_len: int
     steps: int
     tokens: int  # padding included
-    plan_steps: int | None  # as many as the plan has rows for; None without one
+    plan_steps: int | None  # steps that the plan has rows for; None without a plan
     sources: tuple[PlannedSource, ...]
-    visible_tokens: float  # to a token, on average: itself and those before it in its document
-    visible_from: str  # where that is from
+    visible_tokens: float  # mean number that a token attends to: itself and earlier ones
+    visible_from: str  # what that follows from
 
 
 def read_length(settings: TrainSettings, seq_len: int | None = None) -> RunLength:
-    """Say what is trained and for how long, from the mix plan or, before there is one, the file.
+    """Return model and length of a run, from the mix plan; before there is one, from the settings.
 
     Raises:
-        UsageError: neither says enough, or the plan has fewer rows than requested.
+        UsageError: both lack something, or the plan has fewer rows than requested.
         DataError: the plan is damaged.
     """
     plan = _read_plan(settings.data)
@@ -380,7 +372,7 @@ def _length_without_plan(settings: TrainSettings, seq_len: int | None) -> RunLen
             f"rows and how many there are. Run the pipeline, or set {', '.join(missing)}."
         )
     steps = settings.num_steps(seq_len)
-    assert steps is not None, "one of both is set"
+    assert steps is not None, "steps or tokens is set"
     base = settings.init_from
     return RunLength(
         shape=read_shape(base) if base else settings.model.shape(settings.model.vocab_size or 0),
@@ -395,7 +387,7 @@ def _length_without_plan(settings: TrainSettings, seq_len: int | None) -> RunLen
 
 
 def _shares(plan: MixPlan, num_rows: int) -> tuple[PlannedSource, ...]:
-    """Return what the first delivered rows of a plan take of each source."""
+    """Return the rows that the first `num_rows` consumed rows of a plan take from each source."""
     from corpuskit.loader.state import consumed_by_source
 
     end = int(plan.skips.row_indices(np.array([num_rows - 1]))[0]) + 1
@@ -418,13 +410,13 @@ def _shares(plan: MixPlan, num_rows: int) -> tuple[PlannedSource, ...]:
 class Matrix(NamedTuple):
     """A parameter: rows and columns over all ranks, and which of them tensor parallelism cuts."""
 
-    where: Literal["embedding", "block", "head"]  # the final norm counts as of the head
+    where: Literal["embedding", "block", "head"]  # the final norm counts with the head
     rows: int
     columns: int
     cut: Literal["rows", "columns", "experts", "none"]
 
     def local(self, tensor: int, shards: int = 1, expert: int = 1) -> int:
-        """Return the numbers that a rank has of it: the first one, which has most."""
+        """Return how many numbers of it a rank has: the first rank, which has most."""
         rows, columns = self.rows, self.columns
         if self.cut == "experts":
             rows, shards = rows // expert, max(shards // expert, 1)
@@ -436,7 +428,7 @@ class Matrix(NamedTuple):
 
 
 def matrices(shape: ModelShape) -> Iterator[Matrix]:
-    """Yield all parameters; of the blocks, those of one."""
+    """Yield all parameters outside blocks, and those of one block."""
     attention, kv = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
     yield Matrix("embedding", shape.vocab_size, shape.dim, "rows")
     inner = shape.ffn_dim
@@ -462,18 +454,13 @@ class ParameterCounts:
     """How many parameters a model has, over all ranks."""
 
     embedding: int
-    blocks: int
-    head: int  # with the norm before it; the norm alone if the head reads the embedding's weight
+    blocks: int  # which the names of presets count
+    head: int  # with the norm before it; the norm alone if the head is tied
 
     @property
     def total(self) -> int:
         """All of them."""
         return self.embedding + self.blocks + self.head
-
-    @property
-    def non_embedding(self) -> int:
-        """Those outside the embedding and a head of its own; names of presets count these."""
-        return self.blocks
 
 
 def count_parameters(shape: ModelShape) -> ParameterCounts:
@@ -486,7 +473,7 @@ def count_parameters(shape: ModelShape) -> ParameterCounts:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What a rank does: everything that decides its memory but the model's shape."""
+    """What decides the memory of a rank, beside the model's shape."""
 
     rows: int  # of a micro-batch
     seq_len: int
@@ -494,7 +481,7 @@ class Work:
     tensor: int
     zero: int
     recompute: str
-    item_bytes: int  # of a number in use: 4 or 2
+    item_bytes: int  # of a number in `dtype`: 4 or 2
     kernel: str  # sdpa, varlen or flex
     is_cuda: bool
     is_wrapped: bool  # by FSDP; a rank alone is not, in float32
@@ -502,26 +489,26 @@ class Work:
     z_loss: bool
     optimizer: str
     keeps_average: bool  # of the weights
-    copies_state: bool  # for checkpoints written in the background, in the same memory
+    copies_state: bool  # in the same memory, for checkpoints written in the background
     offload: bool = False  # weights, gradients and optimizer are in host memory
     expert: int = 1  # ranks that share the experts of a layer
     context: int = 1  # ranks that share the tokens of a row
-    layers: int | None = None  # that it has of a pipeline's; None for all, and the two below
+    layers: int | None = None  # of this rank of a pipeline; None for all
     has_embedding: bool = True
     has_head: bool = True
-    in_flight: float = 1.0  # micro-batches that wait for their backward pass, over its layers
-    received: int = 0  # tensors of the stream that are kept for other stages to fill
+    in_flight: float = 1.0  # micro-batches that wait for their backward pass, mean of its layers
+    received: int = 0  # buffers for the stream of other stages
 
     @property
     def tokens(self) -> int:
-        """Of a micro-batch; ranks that share matrices have the same ones."""
+        """Tokens of a micro-batch; ranks that share matrices have the same ones."""
         return self.rows * self.seq_len // self.context
 
 
 def plan_work(
     shape: ModelShape, settings: TrainSettings, *, seq_len: int, ranks: int, is_cuda: bool
 ) -> Work:
-    """Return what each of `ranks` ranks does; the settings must fit them."""
+    """Return the work of each of `ranks` ranks, which the settings must fit."""
     parallel = settings.parallel
     data_ranks = parallel.data_ranks(ranks)
     rank_rows = settings.batch.global_rows // data_ranks
@@ -553,9 +540,9 @@ def plan_work(
 
 @dataclass(frozen=True, slots=True)
 class PipelineRank:
-    """What one rank of a pipeline has and needs."""
+    """Parameters and memory of one rank of a pipeline."""
 
-    parameters: int  # over the ranks that share them
+    parameters: int  # over all ranks that share them
     work: Work
     peak: Moment
 
@@ -563,11 +550,11 @@ class PipelineRank:
 def plan_pipeline(
     shape: ModelShape, settings: TrainSettings, work: Work, ranks: int
 ) -> tuple[list[PipelineRank], float]:
-    """Return the ranks of a pipeline, and the share of a step in which each waits.
+    """Return the ranks of a pipeline, and the share of a step for which each waits.
 
-    With N micro-batches, P ranks and v stages of each: (P - 1) / (N v + P - 1) of a step; a third
-    of these waits where gradients of weights are computed apart. So wait the ranks in torch's
-    orders, too, if a forward pass takes 1, and gradients of inputs and of weights 1 each.
+    With N micro-batches, P ranks and v stages of each, it is (P - 1) / (N v + P - 1); with a split
+    backward pass a third of P - 1 counts. torch's schedules have the same waits if a forward pass,
+    the gradients of inputs and those of weights take equally long.
 
     Source: D. Narayanan et al., Efficient Large-Scale Language Model Training on GPU Clusters
     (arXiv 2104.04473), section 2.2; P. Qi et al., Zero Bubble Pipeline Parallelism (2401.10241).
@@ -578,11 +565,11 @@ def plan_pipeline(
         return [], 0.0
     num = settings.batch.global_rows // parallel.data_ranks(ranks) // work.rows
     waits = (size - 1) / chunks / (3 if parallel.splits_backward else 1)
-    places = []
-    for place in range(size):
-        spans = [span for span in stage_spans(shape.layers, parallel) if span.rank == place]
-        if_looped = (2 * (size - place - 1) + (chunks - 1) * size + 1) / chunks
-        in_flight = {"1f1b": size - place, "gpipe": num, "zbv": size}.get(kind, if_looped)
+    pipeline_ranks = []
+    for rank in range(size):
+        spans = [span for span in stage_spans(shape.layers, parallel) if span.rank == rank]
+        if_looped = (2 * (size - rank - 1) + (chunks - 1) * size + 1) / chunks
+        in_flight = {"1f1b": size - rank, "gpipe": num, "zbv": size}.get(kind, if_looped)
         is_first, is_last = any(s.is_first for s in spans), any(s.is_last for s in spans)
         rank_work = replace(
             work,
@@ -590,18 +577,18 @@ def plan_pipeline(
             has_embedding=is_first,
             has_head=is_last,
             in_flight=min(in_flight, num),
-            # A stage has one for each micro-batch, forward and backward, but for both ends.
+            # A stage has two for each micro-batch, forward and backward; both ends have one.
             received=num * (2 * chunks - is_first - is_last),
         )
         peak = max(step_moments(shape, rank_work), key=lambda moment: moment.total)
         parameters = _count(shape, replace(rank_work, tensor=1, shards=1, expert=1)).local
-        places.append(PipelineRank(parameters, rank_work, peak))
-    return places, waits / (num + waits)
+        pipeline_ranks.append(PipelineRank(parameters, rank_work, peak))
+    return pipeline_ranks, waits / (num + waits)
 
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """What is alive at one moment of a step, in bytes."""
+    """The memory in use at one moment of a step, in bytes."""
 
     name: str
     parts: dict[Part, float]
@@ -613,11 +600,11 @@ class Moment:
 
 
 def step_moments(shape: ModelShape, work: Work) -> list[Moment]:
-    """Return the moments of a step at which a rank may need most, in their order."""
+    """Return the moments of a step at which a rank may need most memory, in their order."""
     sizes = _count(shape, work)
     layers, tokens, local = sizes.layers, work.tokens, float(FLOAT * sizes.local)
-    saved = _block_bytes(shape, work, work.recompute) * tokens
-    recomputed = _block_bytes(shape, work, "none") * tokens - saved  # what a block recomputes
+    saved = _block_bytes(shape, work, work.recompute) * tokens  # by a block
+    recomputed = _block_bytes(shape, work, "none") * tokens - saved
     outside = _outside_bytes(shape, work) * tokens
     mask = float(tokens * work.seq_len) if work.kernel == "sdpa" else 0.0
     logits, log_softmax = _logit_bytes(shape, work)
@@ -627,14 +614,14 @@ def step_moments(shape: ModelShape, work: Work) -> list[Moment]:
     if work.received:
         stream = work.item_bytes * shape.dim / work.tensor * tokens
         always["received"] = work.received * stream
-        # Of micro-batches that wait besides the one at work, whose inputs are counted above.
+        # Of other micro-batches than the current one; inputs of all are counted above.
         per_batch = layers * saved + outside + mask + work.has_head * logits / 2
         always["waiting"] = (work.in_flight - 1) * per_batch
     if work.copies_state:
         always["checkpoint"] = local + always["optimizer"]
 
     def moment(name: str, num_left: int, num_done: int, parts: dict[Part, float]) -> Moment:
-        """Add to `parts` what `num_left` blocks keep, and the gradients of `num_done`."""
+        """Add to `parts` what `num_left` blocks have saved, and the gradients of `num_done`."""
         base: dict[Part, float] = {
             "activations": num_left * saved + outside,
             "mask": mask,
@@ -650,7 +637,7 @@ def step_moments(shape: ModelShape, work: Work) -> list[Moment]:
     ]
     middle = recomputed + _working_bytes(shape, work) * tokens
     gradient = work.item_bytes * shape.ffn_dim * shape.dim / work.tensor
-    # What was sent of a block's gradients is kept until the next block's are.
+    # The buffer with which a block's gradients were sent is freed after the next block's.
     in_transit = float(FLOAT * sizes.block) if work.is_wrapped and work.shards > 1 else 0.0
     for name, num_done in (("last block", 0), ("first block", layers - 1)):
         left = layers - num_done
@@ -662,7 +649,7 @@ def step_moments(shape: ModelShape, work: Work) -> list[Moment]:
         ending: dict[Part, float] = {"reduction": table + sizes.reduction(work, sizes.block)}
         moments.append(moment(name, left, num_done, in_block))
         moments.append(moment(f"{name}'s gradients", left - 1, num_done, ending))
-    # Of the head, of the embedding, and their sum.
+    # If tied: gradients of the head, of the embedding, and their sum.
     table *= 3 if shape.tied else work.has_embedding + work.has_head
     moments.append(moment("embedding", 0, layers, {"reduction": table + in_transit}))
     freed: dict[Part, float] = dict.fromkeys(("activations", "mask", "gathered weights"), 0.0)
@@ -675,19 +662,19 @@ def step_moments(shape: ModelShape, work: Work) -> list[Moment]:
 
 
 class _RankCounts(NamedTuple):
-    """Numbers of parameters on a rank."""
+    """How many numbers a rank has of the parameters."""
 
-    local: int  # cut over shards and over ranks that share matrices
+    local: int  # cut over shards, and over ranks that share matrices
     moments: float  # of the optimizer, cut likewise
-    root: int  # embedding, norm and head; and a block: cut over the latter only
-    block: int
+    root: int  # embedding, norm and head, cut only over ranks that share matrices
+    block: int  # one block, cut likewise
     layers: int
 
     def gathered(self, work: Work, num_left: int, *, in_block: bool = False) -> float:
         """Return the bytes of whole weights while `num_left` blocks await their backward pass.
 
-        Those of embedding and head stay from forward to the end of backward. With `zero: 3` a block
-        has its own while it is in use, and among several ranks another one's are on the way.
+        Those of embedding and head stay until the end of the backward pass. With `zero: 3`, those
+        of a block exist while it is in use, and several ranks prefetch those of another block.
         """
         if not work.is_wrapped:
             return 0.0
@@ -696,7 +683,7 @@ class _RankCounts(NamedTuple):
         return float(work.item_bytes * (self.root + num_left * self.block))
 
     def gradients(self, work: Work, num_done: int) -> float:
-        """Return the bytes of gradients that are ready when `num_done` blocks are."""
+        """Return the bytes of gradients after the backward pass of `num_done` blocks."""
         if work.accumulates:
             all_parameters = self.root + self.layers * self.block
             is_whole = work.is_wrapped and work.zero == 1
@@ -704,11 +691,11 @@ class _RankCounts(NamedTuple):
         return FLOAT * num_done * self.block / work.shards
 
     def reduction(self, work: Work, numbers: int) -> float:
-        """Return the bytes of gradients as they were made and on their way over the ranks."""
+        """Return the bytes of gradients: as computed, and in the buffers that reduce them."""
         if not work.is_wrapped:
             return float(FLOAT * numbers)
         from_backward = work.item_bytes * (1 if work.is_cuda else 2)  # on CPU, copied first
-        # One rank divides by one instead of sending, into another copy.
+        # A single rank sends nothing, but divides into another copy.
         reduced = FLOAT if work.shards > 1 else 2 * FLOAT
         return float(numbers * max(from_backward + FLOAT, reduced + FLOAT / work.shards))
 
@@ -734,7 +721,7 @@ def _count(shape: ModelShape, work: Work) -> _RankCounts:
 
 
 def _moments_of(matrix: Matrix, optimizer: str) -> float:
-    """Return how many float32 numbers an optimizer keeps of each number of a parameter."""
+    """Return how many float32 numbers an optimizer stores for each number of a parameter."""
     is_hidden = matrix.where == "block" and matrix.cut in ("rows", "columns")
     if optimizer == "lion" or (optimizer == "muon" and is_hidden):
         return 1.0
@@ -744,14 +731,14 @@ def _moments_of(matrix: Matrix, optimizer: str) -> float:
 
 
 def _norm_bytes(work: Work, width: float, vectors: float) -> float:
-    """Return what the backward pass of a norm keeps of each token, but for its weight."""
+    """Return the bytes of each token that a norm saves for its backward pass."""
     if work.is_cuda:  # one kernel: its input, and the scale of each vector
         return work.item_bytes * width + FLOAT * vectors
     return 2 * FLOAT * width + FLOAT * vectors  # input and normalised, in float32
 
 
 def _block_bytes(shape: ModelShape, work: Work, recompute: str) -> float:
-    """Return what a block keeps of each token for its backward pass."""
+    """Return the bytes of each token that a block saves for its backward pass."""
     t, b = work.tensor, work.item_bytes
     stream = b * shape.dim / t
     if recompute == "full":
@@ -762,23 +749,23 @@ def _block_bytes(shape: ModelShape, work: Work, recompute: str) -> float:
     if shape.experts:
         f = shape.experts.shared * shape.experts.ffn_dim
         routed = _routed_bytes(shape.dim, shape.experts, b)
-    attended = b * a + FLOAT * heads  # what attention gave, and its log-normaliser
-    if recompute == "selective":  # what experts make is computed again
+    attended = b * a + FLOAT * heads  # the output of attention, and its log-normaliser
+    if recompute == "selective":  # outputs of experts are recomputed
         return stream + b * (a + 2 * k + 2 * f + 2 * shape.dim) + attended
     norms = 2 * _norm_bytes(work, shape.dim / t, 1 / t)
     if shape.qk_norm:
         norms += _norm_bytes(work, a, heads) + _norm_bytes(work, k, kv_heads)
-    # What products read: of attention and feed-forward all tokens, gathered.
-    mask = b * work.seq_len if work.kernel == "sdpa" else 0  # as numbers, in each block
+    # What matrix products read: in attention and feed-forward all tokens, gathered.
+    mask = b * work.seq_len if work.kernel == "sdpa" else 0  # in `dtype`, in each block
     keys = 2 * k * work.context  # and values, of whole rows
     return norms + b * (2 * shape.dim + a + keys + 4 * f) + attended + mask + routed
 
 
 def _routed_bytes(dim: int, experts: ExpertShape, item_bytes: int) -> float:
-    """Return what routing and experts keep of each token for their backward pass.
+    """Return the bytes of each token that routing and experts save for their backward pass.
 
-    Of each of its experts: what goes in and what comes out, four vectors inside, two weights and
-    three places. Of the router: the scores and, unless it is there already, the token in float32.
+    For each of its experts: input and output, four vectors inside, two weights and three indices.
+    For the router: the scores and, unless `dtype` is float32, the token in float32.
     """
     per_expert = item_bytes * (2 * dim + 4 * experts.ffn_dim) + 2 * FLOAT + 3 * 8
     router = FLOAT * experts.count + FLOAT + (FLOAT * dim if item_bytes != FLOAT else 0)
@@ -786,30 +773,30 @@ def _routed_bytes(dim: int, experts: ExpertShape, item_bytes: int) -> float:
 
 
 def _outside_bytes(shape: ModelShape, work: Work) -> float:
-    """Return what is kept of each token outside blocks: the last norm, ids, labels, rotations."""
+    """Return the bytes of each token outside blocks: the last norm, ids, labels, rotations."""
     norm = _norm_bytes(work, shape.dim / work.tensor, 1 / work.tensor)
     return norm + work.item_bytes * shape.dim + 16 + 8 + FLOAT * shape.head_dim
 
 
 def _logit_bytes(shape: ModelShape, work: Work) -> tuple[float, float]:
-    """Return the most that logits and what is made of them take: in forward, and in backward.
+    """Return the most bytes of logits and their gradients, in the forward and the backward pass.
 
-    They are computed with in float32. A rank has V / t of them.
+    Both are float32. A rank has V / t of the logits.
     """
     if not work.has_head:
         return 0.0, 0.0
     size = float(FLOAT * work.tokens * shape.vocab_size / work.tensor)
-    if work.tensor > 1:  # cross-entropy of our own, beside logits as the head gave them
+    if work.tensor > 1:  # our own cross-entropy, and the logits in `dtype`
         return (3.5 if work.item_bytes == 2 else 3) * size, 2 * size
-    # log_softmax keeps its result, and gets and gives a gradient; the z-loss does so, too.
+    # log_softmax saves its result, and has gradients of input and output; the z-loss likewise.
     return 2 * size, (5 if work.z_loss else 3) * size
 
 
 def _working_bytes(shape: ModelShape, work: Work) -> float:
-    """Return what the backward pass of a block makes of each token and drops again, at its most.
+    """Return the most bytes of each token that the backward pass of a block uses temporarily.
 
-    The gradients of gate and up are made while what they came from is still there; later those of
-    keys and values, of whole rows, twice where these are shared.
+    The gradients of gate and up exist beside what they are computed from; later those of keys and
+    values do, of whole rows, twice where ranks share rows.
     """
     keys = 4 * shape.kv_heads * shape.head_dim * work.context if work.context > 1 else 0
     if experts := shape.experts:

@@ -19,7 +19,7 @@ from corpuskit.kernels.packing import best_fit
 from corpuskit.loader.assemble import IGNORED
 from corpuskit.train.attention import choose_kernel
 from corpuskit.train.metrics import source_losses
-from corpuskit.train.model import micro_batch, token_losses
+from corpuskit.train.model import make_micro_batch, token_losses
 from corpuskit.train.parallel import DTYPES
 
 if TYPE_CHECKING:
@@ -32,17 +32,17 @@ if TYPE_CHECKING:
     from corpuskit.train.parallel import Parallel
     from corpuskit.train.settings import TrainSettings
 
+# Documents are packed together until they have this many tokens: 24 MB of rows, or more if one
+# document is longer.
 WINDOW_TOKENS = 1 << 20
-"""Documents of this many tokens, and one more, are packed together: 24 MB of rows, or more if one
-document is longer."""
 
 
 class EvaluationDocument(Protocol):
-    """A document as the run would have packed it."""
+    """A document as the run packs it."""
 
     @property
     def tokens(self) -> NDArray[np.integer]:
-        """Its token ids, with what begins and ends documents in the run."""
+        """Its token ids, with those that begin and end documents in the run."""
 
     @property
     def text_bytes(self) -> int:
@@ -50,7 +50,7 @@ class EvaluationDocument(Protocol):
 
 
 class HeldOut(Protocol):
-    """Documents that no training saw."""
+    """Held-out documents."""
 
     @property
     def source_names(self) -> tuple[str, ...]:
@@ -129,14 +129,14 @@ def losses_of(
     seq_len: int,
     beat: Callable[[], None],
 ) -> Iterator[tuple[HeldOutRows, NDArray[np.float64]]]:
-    """Yield the rows of this rank's documents, and the (S, L) loss of each token, in nats.
+    """Yield the packed rows of this rank's documents with the (S, L) loss of each token, in nats.
 
     Collective; ends on all ranks at once.
 
     Args:
         documents: each with the number of its source; see `pack`.
     """
-    with _judging(model):
+    with _evaluation_mode(model):
         while True:
             rows = pack(_window(documents), seq_len)
             losses = _row_losses(model, settings, parallel, rows, beat)
@@ -146,8 +146,7 @@ def losses_of(
 
 
 @contextlib.contextmanager
-def _judging(model: Decoder) -> Iterator[None]:
-    """Have a model predict without learning."""
+def _evaluation_mode(model: Decoder) -> Iterator[None]:
     was_training = model.training
     model.eval()
     try:
@@ -169,7 +168,7 @@ def pack(documents: list[tuple[int, NDArray[np.integer]]], seq_len: int) -> Held
     input of the next. A document of fewer than two tokens predicts nothing and is left out.
     """
     sources: list[NDArray[np.int64]] = [np.zeros(0, np.int64)]
-    places: list[tuple[int, NDArray[np.integer]]] = []  # (row, inputs and last label)
+    row_pieces: list[tuple[int, NDArray[np.integer]]] = []  # (row, inputs and last label)
     num_rows = 0
     for source, group in itertools.groupby(documents, key=lambda document: document[0]):
         pieces = [
@@ -180,13 +179,13 @@ def pack(documents: list[tuple[int, NDArray[np.integer]]], seq_len: int) -> Held
         if pieces:
             lengths = np.array([len(piece) - 1 for piece in pieces])
             bins, count = best_fit(lengths, seq_len)
-            places += zip((bins + num_rows).tolist(), pieces, strict=True)
+            row_pieces += zip((bins + num_rows).tolist(), pieces, strict=True)
             sources.append(np.full(count, source))
             num_rows += count
     tokens, labels, positions = _masked(num_rows, seq_len)
     ends = np.zeros(num_rows, np.int64)
-    bounds = np.zeros((len(places), 3), np.int64)
-    for number, (row, piece) in enumerate(places):
+    bounds = np.zeros((len(row_pieces), 3), np.int64)
+    for number, (row, piece) in enumerate(row_pieces):
         begin, end = ends[row], ends[row] + len(piece) - 1
         tokens[row, begin:end], labels[row, begin:end] = piece[:-1], piece[1:]
         positions[row, begin:end] = np.arange(end - begin)
@@ -205,7 +204,7 @@ def _masked(num_rows: int, seq_len: int) -> tuple[NDArray[np.int64], ...]:
 def _window(
     documents: Iterator[tuple[int, NDArray[np.integer]]],
 ) -> list[tuple[int, NDArray[np.integer]]]:
-    """Take the next documents; those that are taken predict something, if any left does."""
+    """Take the next documents, but those without a token to predict; none at the end."""
     documents_taken: list[tuple[int, NDArray[np.integer]]] = []
     num_tokens = 0
     for source, tokens in documents:
@@ -247,7 +246,7 @@ def _row_losses(
 
     def make(first: int) -> MicroBatch:
         values = (rows.tokens, rows.labels, rows.positions)
-        return micro_batch(
+        return make_micro_batch(
             model.shape,
             *(fill(column, first, filler) for column, filler in zip(values, masked, strict=True)),
             kernel=kernel,
@@ -256,18 +255,19 @@ def _row_losses(
         )
 
     firsts = range(0, num_passes * micro_rows, micro_rows)
-    # Ranks of a pipeline wait for the stages before them; with more passes at once, less so.
-    at_once = 4 * settings.parallel.pipeline if model.stages else 1
+    # Ranks of a pipeline wait for the stages before them: less, the more passes run at once.
+    passes_at_once = 4 * settings.parallel.pipeline if model.stages else 1
     losses = []
-    for number in range(0, num_passes, at_once):
+    for number in range(0, num_passes, passes_at_once):
         beat()
-        parts = [make(first) for first in firsts[number : number + at_once]]
+        micro_batches = [make(first) for first in firsts[number : number + passes_at_once]]
         if model.stages:
             from corpuskit.train.pipeline import forward_only
 
-            token_loss = forward_only(model, settings, parallel, parts)
+            token_loss = forward_only(model, settings, parallel, micro_batches)
         else:
-            token_loss, _ = token_losses(model(parts[0].tokens, parts[0].layout), parts[0].labels)
+            (only,) = micro_batches
+            token_loss, _ = token_losses(model(only.tokens, only.layout), only.labels)
         losses.append(parallel.whole_rows(token_loss).double().cpu())
     row_losses: NDArray[np.float64] = torch.cat(losses).numpy()
     return row_losses[: len(rows.sources)]

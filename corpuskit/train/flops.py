@@ -1,14 +1,14 @@
 """Floating-point operations of training, and how many a device can do.
 
-A multiplication and an addition are two operations. The backward pass does twice what the forward
-pass does; what is computed again to save memory is not counted, so a utilisation made from these
+A multiplication and an addition are two operations. The backward pass takes twice the operations of
+the forward pass. Recomputation to save memory is not counted, so a utilisation computed from these
 figures is model FLOPs utilisation (MFU).
 
 Source: A. Chowdhery et al., PaLM (arXiv 2204.02311), appendix B: 6N + 12 * layers * heads *
-head_dim * L per token. Two things differ. N is what is multiplied: the head, but not the embedding,
-whose rows are looked up. And a token is only compared with those that it may see, itself and what
+head_dim * L per token. Two things differ. N counts the parameters that are multiplied: the head,
+but not the embedding, whose rows are looked up. And a token attends only to itself and what
 precedes it in its document, so a document of n tokens has n (n + 1) / 2 pairs, where PaLM counts
-L * L for a row. Norms, rotations, softmax and the loss are not counted, as there.
+L * L for a row. As in PaLM, norms, rotations, softmax and the loss are not counted.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ Rate = float | None
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """What one device has and can do."""
+    """Memory and peak rates of a device."""
 
     name: str
-    memory_bytes: float  # as sold, in 1e9 bytes: drivers show some more, and take it
+    memory_bytes: float  # as sold, in 1e9 bytes: drivers show a little more, and use that
     bfloat16: Rate  # dense operations per second on matrices, accumulated in float32
     float32: Rate  # without TF32, which torch uses only if enabled
 
@@ -80,7 +80,7 @@ DEVICES = (
 def find_device(name: str) -> Device | None:
     """Return the device of a name as users or drivers write it: `h100`, `NVIDIA H100 80GB HBM3`.
 
-    Every word of an entry must occur; of several entries the one with most letters wins.
+    All words of the device's name must occur in it; of several devices the longest name wins.
     """
     words = name.lower().replace("-", " ").replace("_", " ").split()
     matches = [device for device in DEVICES if set(device.name.split()) <= set(words)]

@@ -1,10 +1,10 @@
-"""Steps that would do harm: detected, traced to their documents, and skipped for good.
+"""Detects steps that would do harm, and names the documents that are suspected.
 
 A step whose loss or gradient norm is not finite, or far above those of the steps before, is not
-applied. If that happens too often the run goes back to a checkpoint and the rows are taken out of
-the plan: PaLM (section 5.1) went back about 100 steps and skipped 200 to 500 batches, and the
-spikes did not come again. What makes a document suspect is its loss: by how many nats its tokens
-cost more than tokens of the steps before.
+applied. If that happens too often, the run goes back to a checkpoint and skips these rows from then
+on: PaLM (section 5.1) went back about 100 steps and skipped 200 to 500 batches, and the spikes did
+not come again. A document is suspected by its loss: by how many nats its tokens cost more than
+tokens of the steps before.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import numpy as np
 
 from corpuskit.errors import CorpuskitError
 from corpuskit.loader.assemble import IGNORED
+from corpuskit.train.heartbeat import UNSOUND
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -27,17 +28,18 @@ if TYPE_CHECKING:
     from corpuskit.loader.stream import StreamingLoader
     from corpuskit.train.settings import GuardSettings
 
-NAMED = 8  # documents of a bad step that are named
-# Of the mean loss, and of a norm's logarithm: calmer windows would make ordinary steps look like
-# spikes. Six of the latter are a factor of 11; norms of 3 to 4 times the usual, which clipping
-# bounds, come every 200 steps where rows differ much and steps have few.
-LEAST_SPREAD, LEAST_LOG_SPREAD = 0.005, 0.4
+MAX_SUSPECTS = 8  # documents of a bad step that are named
+# Lower bounds of the standard deviations: in calmer windows, ordinary steps would look like spikes.
+# That of losses is a share of their mean; that of norms is of their logarithms. Six of the latter
+# are a factor of 11; norms of 3 to 4 times the usual, which clipping bounds, come every 200 steps
+# where rows differ much and steps have few.
+MIN_SPREAD, MIN_LOG_SPREAD = 0.005, 0.4
 
 
 class GuardError(CorpuskitError):
     """More steps were bad than the settings tolerate, and the run may not go back again."""
 
-    exit_code = 77
+    exit_code = UNSOUND
 
 
 class SpikeGuard:
@@ -78,7 +80,7 @@ class SpikeGuard:
         """
         reason = self._reason(loss, grad_norm)
         if math.isfinite(loss) and math.isfinite(grad_norm):
-            # Bad ones, too: if the loss has moved for good, a few steps make it the usual one.
+            # Those of bad steps, too: if the loss has moved for good, it soon is the usual one.
             self._losses.append(loss)
             self._grad_norms.append(grad_norm)
         if reason is not None:
@@ -87,7 +89,7 @@ class SpikeGuard:
         return reason
 
     def reset(self) -> None:
-        """Forget the window: other data follow, and with them another loss."""
+        """Empty the window: other data follow, and with them another loss."""
         self._losses.clear()
         self._grad_norms.clear()
 
@@ -99,12 +101,12 @@ class SpikeGuard:
         if not limit or len(self._losses) < min(self.settings.min_steps, self.settings.window):
             return None
         usual_loss = self.usual_loss
-        sigmas, _ = _far_above(loss, self._losses, LEAST_SPREAD * usual_loss)
+        sigmas, _ = _far_above(loss, self._losses, MIN_SPREAD * usual_loss)
         if sigmas > limit:
             return f"loss {loss:.4g} is {sigmas:.1f} standard deviations above {usual_loss:.4g}"
-        # Norms scatter by factors.
+        # Norms scatter by factors, so their logarithms are compared.
         logs = [math.log(max(norm, 1e-30)) for norm in self._grad_norms]
-        sigmas, mean = _far_above(math.log(max(grad_norm, 1e-30)), logs, LEAST_LOG_SPREAD)
+        sigmas, mean = _far_above(math.log(max(grad_norm, 1e-30)), logs, MIN_LOG_SPREAD)
         if sigmas > limit:
             return (
                 f"gradient norm {grad_norm:.4g} is {sigmas:.1f} standard deviations, in logarithms,"
@@ -118,11 +120,11 @@ class SpikeGuard:
         return len(self.bad_steps) > self.settings.tolerate
 
 
-def _far_above(value: float, before: Sequence[float], least: float) -> tuple[float, float]:
-    """Return by how many standard deviations a value is above the mean of others, and that mean."""
-    mean = sum(before) / len(before)
-    spread = math.sqrt(sum((x - mean) ** 2 for x in before) / len(before))
-    return (value - mean) / max(spread, least), mean
+def _far_above(value: float, window: Sequence[float], min_spread: float) -> tuple[float, float]:
+    """Return by how many standard deviations a value is above a window's mean, and that mean."""
+    mean = sum(window) / len(window)
+    spread = math.sqrt(sum((x - mean) ** 2 for x in window) / len(window))
+    return (value - mean) / max(spread, min_spread), mean
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,9 +136,9 @@ class Suspect:
     source: str
     source_row: int
     first_token: int  # in that row
-    tokens: int  # labelled ones
+    tokens: int  # with a label
     loss: float  # nats per labelled token
-    excess: float  # nats above what as many tokens usually cost
+    excess: float  # nats above the usual loss of that many tokens
 
     def __str__(self) -> str:
         return f"{self.document} ({self.source}/{self.source_row}, loss {self.loss:.2f})"
@@ -145,7 +147,7 @@ class Suspect:
 def document_losses(
     batch: Mapping[str, Any], losses: NDArray[np.float32], expected: float
 ) -> list[tuple[float, int, int, int, float]]:
-    """Return the most suspect stretches of a batch.
+    """Return the most suspect spans of a batch.
 
     Those without a finite loss come first, then those that cost most.
 
@@ -155,8 +157,8 @@ def document_losses(
         expected: nats per token that are expected.
 
     Returns:
-        `NAMED` at most: (excess in nats, row of the batch, first token, labelled tokens, mean
-        loss).
+        `MAX_SUSPECTS` at most: (excess in nats, row of the batch, first token, labelled tokens,
+        mean loss).
     """
     length = losses.shape[1]
     starts = np.flatnonzero(batch["position_ids"].reshape(-1) == 0)
@@ -172,22 +174,22 @@ def document_losses(
             int(labelled[i]),
             float(sums[i] / labelled[i]),
         )
-        for i in order[:NAMED]
+        for i in order[:MAX_SUSPECTS]
     ]
 
 
 def name_documents(
-    loader: StreamingLoader, step: int, stretches: Sequence[tuple[float, int, int, int, float]]
+    loader: StreamingLoader, step: int, spans: Sequence[tuple[float, int, int, int, float]]
 ) -> list[Suspect]:
-    """Return the documents of these stretches.
+    """Return the documents of these spans.
 
     Args:
         loader: of the run.
         step: the bad one.
-        stretches: as `document_losses` gives them, rows counted in the global batch.
+        spans: as `document_losses` gives them, rows counted in the global batch.
     """
     suspects = []
-    for excess, number, first_token, tokens, loss in stretches:
+    for excess, number, first_token, tokens, loss in spans:
         (row,) = loader.which(step, row=number)
         span = next(span for span in reversed(row.documents) if span.first_token <= first_token)
         suspects.append(

@@ -1,19 +1,19 @@
-"""A heartbeat per rank, a watchdog that ends a rank without one, and what ranks leave at their end.
+"""A heartbeat per rank, a watchdog that ends a rank without one, and the exit codes of ranks.
 
 `OUTPUT/heartbeats/rank-00000.json` says what a rank does and since when. A thread writes it, at
-most once a second, so a beat costs the loop an assignment, and a slow disk no time.
+most once a second, so a beat costs the loop one assignment, and a slow disk does not delay it.
 
-A rank ends with one of these codes, from which a supervisor decides whether to start it again:
+A rank ends with one of these codes, by which a supervisor decides whether to start it again:
 
  0  finished
 75  nothing is wrong here: a signal, a time limit, or the end of another rank. Run it again
-76  a file of the data is damaged: it will fail the next time, too
-77  a number is not finite, or the guard gave up: it will fail the next time, too
+76  a file of the data is damaged: it would fail again
+77  a number is not finite, or the guard gave up: it would fail again
 78  this rank hung, and ended itself. Run it again, a few times at most
 
 Any other code is that of the command line: 1 an error, 2 the request is wrong and nothing ran.
-torchrun ends with 1 whatever its ranks end with. So a rank writes its code and the reason to
-`OUTPUT/heartbeats/rank-00000.exit`, which a batch script reads to decide.
+torchrun ends with 1 whatever its ranks end with, so a rank also writes its code and the reason to
+`OUTPUT/heartbeats/rank-00000.exit`, which a batch script can read.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ HANG = 78
 
 FOLDER = "heartbeats"
 
-_SOURCE_LOCATION = re.compile(r"\[[^\]\s]+:\d+\] ")  # in the source of gloo
+_SOURCE_LOCATION = re.compile(r"\[[^\]\s]+:\d+\] ")  # with which gloo's messages begin
 
 WRITE_SECONDS = 1.0
-LAST_SECONDS = 10.0  # to report a hang
+REPORT_SECONDS = 10.0  # to report a hang; then the process ends in any case
 LEFT = ("end", "failed")  # phases of a rank that has left the loop
-STDERR = 2  # the file descriptor: sys.stderr may be anything by now
+STDERR = 2  # the file descriptor: sys.stderr may have been replaced
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,14 +55,13 @@ class Ending:
     """How a rank ends."""
 
     code: int
-    line: str  # why, for people
+    line: str  # the reason, for people
 
 
 def ending_of(error: BaseException) -> Ending | None:
-    """Return how a rank ends after an error; None if the error is not an expected one.
+    """Return how a rank ends after an error; None if the error is unexpected.
 
-    When a rank dies, the others get an error of gloo or NCCL within a collective: nothing is wrong
-    with them.
+    When a rank dies, the others get an error of gloo or NCCL in a collective: they can run again.
     """
     cause = next((cause for cause in _causes(error) if _is_lost_peer(cause)), None)
     if cause is not None:
@@ -79,7 +78,7 @@ def ending_of(error: BaseException) -> Ending | None:
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """Yield an error and its causes; a checkpoint's error has one per rank."""
+    """Yield an error and its causes; a checkpoint's error has a cause per rank."""
     stack, seen = [error], set()
     while stack:
         cause = stack.pop()
@@ -94,21 +93,21 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 
 
 def _is_lost_peer(error: BaseException) -> bool:
-    # By name: a command that needs no torch should not load it to inspect an error.
+    # By its name: a command without torch must not import it to inspect an error.
     if any(kind.__name__ == "DistError" for kind in type(error).__mro__):  # NCCL, stores, sockets
         return True
-    # gloo's errors have no type of their own; they begin with the path in its source.
+    # gloo's errors have no type of their own; they begin with a path in its source.
     path = _SOURCE_LOCATION.match(str(error))
     return type(error) is RuntimeError and path is not None and "/gloo/" in path[0]
 
 
 def note_ending(output: str | os.PathLike[str], ending: Ending, rank: int | None = None) -> None:
-    """Write code and reason to the run's folder, if that is possible: a full disk is not an error.
+    """Write code and reason to the run's folder, if possible: a full disk is not an error here.
 
     Args:
         output: of the run.
         ending: of this rank.
-        rank: that of torchrun when absent.
+        rank: RANK of torchrun when absent.
     """
     rank = int(os.environ.get("RANK", "0")) if rank is None else rank
     path = Path(output, FOLDER, f"rank-{rank:05d}.exit")
@@ -139,19 +138,19 @@ class RankHeartbeat:
     host: str
     pid: int
     step: int  # being taken, as the loader counts
-    phase: str  # begun at `time`; "end" or "failed" when the rank has left the loop
+    phase: str  # since `time`; "end" or "failed" when the rank has left the loop
     time: float  # of the last beat, seconds since 1970 on the rank's host
-    started: float  # when the rank entered the loop, likewise
+    started: float  # when the rank entered the loop, seconds since 1970
 
 
 class HeartbeatWriter:
     """Writes this rank's heartbeat while entered, and ends the process when the beats stop.
 
     After `hang_seconds` without a beat, the stacks of all threads go to stderr and to
-    `heartbeats/rank-00000.stacks`, and the process ends with code 78. Neither other ranks nor other
-    clocks take part. A call that never releases the interpreter's lock stops the watching
-    thread, too; then faulthandler, which needs no lock, does the same after 1.25 to 1.5 times as
-    long, with code 1: only the stacks say why.
+    `heartbeats/rank-00000.stacks`, and the process ends with code 78. That needs no other rank and
+    no other clock. A call that never releases the interpreter's lock stops the watching thread as
+    well; then faulthandler, which needs no lock, ends the process after 1.25 to 1.5 times as long,
+    with code 1 and the stacks.
 
     Args:
         output: of the run.
@@ -170,18 +169,18 @@ class HeartbeatWriter:
         self._stacks: IO[str] | None = None
 
     def beat(self, step: int, phase: str) -> None:
-        """Record what begins now. Costs half a microsecond.
+        """Record that a phase begins now. Takes half a microsecond.
 
         Args:
             step: being taken, as the loader counts.
-            phase: "data", "step", "checkpoint", "evaluate", "rollback" or another word.
+            phase: "data", "step", "checkpoint", "evaluate", "rollback" or another name.
         """
         self._last = (step, phase, time.monotonic())
 
     def __enter__(self) -> Self:
         self._folder.mkdir(parents=True, exist_ok=True)
         (self._folder / f"{self._name}.exit").unlink(missing_ok=True)
-        # Opened now: later it may be impossible to open a file.
+        # Opened now: in a hang it may be impossible to open a file.
         self._stacks = (self._folder / f"{self._name}.stacks").open("a")
         self.beat(0, "start")
         self._write()
@@ -221,16 +220,16 @@ class HeartbeatWriter:
     def _arm(self) -> None:
         """Have faulthandler end the process unless this is called again in time.
 
-        Python has one such timer per process: of two heartbeats, the one that armed it last has it,
-        and the other takes it again at its next turn.
+        Python has one such timer per process: of two writers, the one that armed it last owns it,
+        until the other one arms it again at its next turn.
         """
         assert self._stacks is not None, "entered"
         faulthandler.dump_traceback_later(1.5 * self._hang_seconds, exit=True, file=self._stacks)
 
     def _end(self, step: int, phase: str, since: float) -> None:
         assert self._stacks is not None, "entered"
-        # The process must end even if something blocks the lines below (a full pipe, a dead disk).
-        faulthandler.dump_traceback_later(LAST_SECONDS, exit=True, file=self._stacks)
+        # The process must end even if the lines below block (a full pipe, a dead disk).
+        faulthandler.dump_traceback_later(REPORT_SECONDS, exit=True, file=self._stacks)
         silent = time.monotonic() - since
         line = (
             f"rank {self._rank} on {self._host}: step {step}, phase {phase}: no sign of life for "
@@ -255,7 +254,7 @@ class HeartbeatWriter:
             started=self._started,
         )
         path = self._folder / f"{self._name}.json"
-        # Training does not end because of a heartbeat: a full disk shows when something is saved.
+        # A heartbeat that can't be written does not end training: on a full disk, a save will.
         with contextlib.suppress(OSError):
             partial = path.with_suffix(".json.tmp")
             partial.write_text(json.dumps(asdict(beat)))
@@ -263,7 +262,7 @@ class HeartbeatWriter:
 
 
 def read_heartbeats(output: str | os.PathLike[str]) -> list[RankHeartbeat]:
-    """Return the last heartbeat of every rank that has ever written one, by rank."""
+    """Return the last heartbeats of all ranks that have ever written one, ordered by rank."""
     names, heartbeats = [field.name for field in fields(RankHeartbeat)], []
     for path in sorted(Path(output, FOLDER).glob("rank-*.json")):
         with contextlib.suppress(OSError, ValueError, TypeError, KeyError):

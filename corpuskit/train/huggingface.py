@@ -1,14 +1,14 @@
-"""Models of Hugging Face: what config.json means here, weights in and out, and what must fit.
+"""Hugging Face models: reads and writes config.json and weights, and checks what must fit.
 
-Llama, Mistral and Qwen3 are our decoder under other names, Glm4Moe with experts; rotary positions
-pair the halves of a head in all, so no matrix has to be permuted. A config is understood without
-torch.
+Llama, Mistral and Qwen3 are our decoder under other names, and Glm4Moe is it with experts. In all
+of them rotary positions pair the halves of a head, so no matrix has to be permuted. Reading a
+config needs no torch.
 
 Weights are in safetensors files: the length of the header (8 bytes, little endian), the header
-(JSON: type, shape and place of each tensor), and the tensors' bytes. The format's own library maps
-whole files into memory, where a file that is cut off while it is read ends the process, and it
-writes from a dictionary that holds a whole file; here a read touches the bytes of its slice only,
-and a write holds one tensor.
+(JSON: type, shape and offsets of each tensor), and the tensors' bytes. The format's own library is
+not used: it maps whole files into memory, so a file that is cut off while it is read kills the
+process (SIGBUS), and it writes from a dictionary that holds a whole file. Here a read touches only
+the bytes of its slice, and a write holds one tensor.
 
 Source: https://huggingface.co/docs/safetensors, "Format".
 """
@@ -21,7 +21,7 @@ import math
 import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from corpuskit.errors import DataError, UsageError
 from corpuskit.storage import digest_file
@@ -41,8 +41,7 @@ CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 TOKENIZER = "tokenizer.json"
-ORIGIN = "corpuskit.json"
-"""The file with which an export of ours describes itself."""
+ORIGIN = "corpuskit.json"  # in which an export of ours describes itself
 
 ARCHITECTURES = {
     "llama": "LlamaForCausalLM",
@@ -83,18 +82,19 @@ _INNER = {
     "feed_forward.router.bias": "mlp.gate.e_score_correction_bias",
 }
 _EXPERTS = "feed_forward.experts."
-EXACT = ".e_score_correction_bias"
-"""What such names end with is float32 in files of any type: it moves in steps of 0.001."""
+# The end of names whose tensors are float32 in files of any type: training moves them in steps of
+# 0.001.
+EXACT_SUFFIX = ".e_score_correction_bias"
 
-_AGAIN = "Export the model again."
+_EXPORT_AGAIN = "Export the model again."
 
+# The types that can be read: the files' names, and torch's.
 DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
-"""What the files call the types that can be read, and what torch calls them."""
-_MAX_HEADER_BYTES = 100_000_000  # as the format's own library bounds it
+_MAX_HEADER_BYTES = 100_000_000  # the limit of the format's own library
 
 
 def foreign_names(name: str, experts: ExpertShape | None) -> list[str]:
-    """Return what Hugging Face calls a tensor of our decoder: of experts, a name for each."""
+    """Return Hugging Face's name of a tensor of ours; of a stack of experts, one for each."""
     if name in _OUTER:
         return [_OUTER[name]]
     _, number, inner = name.split(".", 2)
@@ -105,7 +105,7 @@ def foreign_names(name: str, experts: ExpertShape | None) -> list[str]:
         return [f"{layer}mlp.experts.{expert}.{matrix}" for expert in range(experts.count)]
     if inner in _INNER:
         return [layer + _INNER[inner]]
-    inner = inner.removesuffix(".weight").removesuffix(".base_layer")  # frozen, below an adapter
+    inner = inner.removesuffix(".weight").removesuffix(".base_layer")  # of an adapted matrix
     return [f"{layer}{_INNER[inner]}.weight"]
 
 
@@ -117,7 +117,7 @@ def make_config(
     Args:
         shape: of the model.
         seq_len: the longest text it was trained on, in tokens.
-        ids: of the tokens `bos`, `eos` and `pad`, null where there is none.
+        ids: of the tokens `bos`, `eos` and `pad`; null where the tokenizer has none.
         dtype: of the weights in the files.
     """
     model_type = "qwen3" if shape.qk_norm else "llama"
@@ -169,75 +169,75 @@ def read_shape(folder: str | Path) -> ModelShape:
     """Return the shape of a model of `ARCHITECTURES` from its config.json.
 
     Raises:
-        UsageError: our decoder does not compute what this model does; names the key and its value.
+        UsageError: our decoder does not compute this model; names the key and its value.
         DataError: the file is broken.
     """
-    place = Path(folder, CONFIG)
-    config = read_json(place, "Give the folder of a Hugging Face model.")
+    path = Path(folder, CONFIG)
+    config = read_json(path, "Give the folder of a Hugging Face model.")
     model_type = config.get("model_type")
     if model_type not in ARCHITECTURES:
         why = f", and {_OTHERS[model_type]}" if model_type in _OTHERS else ""
         raise UsageError(
-            f"{place}: model_type is {model_type!r}{why}. "
+            f"{path}: model_type is {model_type!r}{why}. "
             f"Models of {', '.join(ARCHITECTURES)} can be trained further."
         )
-    for key, is_wrong in _departures(config, model_type).items():
-        if is_wrong:
+    for key, is_unsupported in _unsupported(config, model_type).items():
+        if is_unsupported:
             raise UsageError(
-                f"{place}: {key} is {config.get(key, 'not set')!r}, which this decoder does not "
+                f"{path}: {key} is {config.get(key, 'not set')!r}, which this decoder does not "
                 "compute. Choose another model."
             )
-    heads, dim = (_size(place, config, key) for key in ("num_attention_heads", "hidden_size"))
-    head_dim = 128 if model_type == "qwen3" else dim // heads  # where the file does not say it
+    heads, dim = (_size(path, config, key) for key in ("num_attention_heads", "hidden_size"))
+    head_dim = 128 if model_type == "qwen3" else dim // heads  # transformers' defaults
     if config.get("head_dim") is not None:
-        head_dim = _size(place, config, "head_dim")
+        head_dim = _size(path, config, "head_dim")
     kv_heads = heads
     if model_type != "llama" or config.get("num_key_value_heads") is not None:
-        kv_heads = _size(place, config, "num_key_value_heads")
+        kv_heads = _size(path, config, "num_key_value_heads")
     return ModelShape(
-        vocab_size=_size(place, config, "vocab_size"),
+        vocab_size=_size(path, config, "vocab_size"),
         dim=dim,
-        layers=_size(place, config, "num_hidden_layers"),
+        layers=_size(path, config, "num_hidden_layers"),
         heads=heads,
         kv_heads=kv_heads,
         head_dim=head_dim,
-        ffn_dim=_size(place, config, "intermediate_size"),
+        ffn_dim=_size(path, config, "intermediate_size"),
         tied=bool(config.get("tie_word_embeddings", False)),
         qk_norm=model_type == "qwen3" or bool(config.get("use_qk_norm")),
-        experts=_read_experts(place, config) if model_type == "glm4_moe" else None,
-        **_read_rope(place, config),
-        norm_eps=_number(place, "rms_norm_eps", config.get("rms_norm_eps", 1e-6)),
+        experts=_read_experts(path, config) if model_type == "glm4_moe" else None,
+        **_read_rope(path, config),
+        norm_eps=_number(path, "rms_norm_eps", config.get("rms_norm_eps", 1e-6)),
     )
 
 
-def _read_experts(place: Path, config: Mapping[str, Any]) -> ExpertShape:
+def _read_experts(path: Path, config: Mapping[str, Any]) -> ExpertShape:
     return ExpertShape(
-        count=_size(place, config, "n_routed_experts"),
-        per_token=_size(place, config, "num_experts_per_tok"),
-        ffn_dim=_size(place, config, "moe_intermediate_size"),
-        shared=_size(place, config, "n_shared_experts"),
-        scaling=_number(place, "routed_scaling_factor", config.get("routed_scaling_factor")),
+        count=_size(path, config, "n_routed_experts"),
+        per_token=_size(path, config, "num_experts_per_tok"),
+        ffn_dim=_size(path, config, "moe_intermediate_size"),
+        shared=_size(path, config, "n_shared_experts"),
+        scaling=_number(path, "routed_scaling_factor", config.get("routed_scaling_factor")),
     )
 
 
-def _departures(config: Mapping[str, Any], model_type: str) -> dict[str, bool]:
-    """Return which keys ask for what our decoder does not do."""
+def _unsupported(config: Mapping[str, Any], model_type: str) -> dict[str, bool]:
+    """Return by key whether its value requires what our decoder does not do."""
     architectures = config.get("architectures") or [ARCHITECTURES[model_type]]
-    windows = config.get("sliding_window", 4096) is not None and model_type == "mistral"
+    has_window = config.get("sliding_window", 4096) is not None and model_type == "mistral"
     return {
         "architectures": architectures != [ARCHITECTURES[model_type]],
         "hidden_act": config.get("hidden_act", "silu") not in {"silu", "swish"},
         "attention_bias": bool(config.get("attention_bias")),
         "mlp_bias": bool(config.get("mlp_bias")),
-        "sliding_window": windows,
+        "sliding_window": has_window,
         "use_sliding_window": bool(config.get("use_sliding_window")),
         "layer_types": not set(config.get("layer_types") or ()) <= {"full_attention"},
-        "partial_rotary_factor": _turned_share(config) not in {None, 1.0},
+        "partial_rotary_factor": _partial_rotary_factor(config) not in {None, 1.0},
         "quantization_config": bool(config.get("quantization_config")),
-    } | (_departures_of_experts(config) if model_type == "glm4_moe" else {})
+    } | (_unsupported_of_experts(config) if model_type == "glm4_moe" else {})
 
 
-def _departures_of_experts(config: Mapping[str, Any]) -> dict[str, bool]:
+def _unsupported_of_experts(config: Mapping[str, Any]) -> dict[str, bool]:
     return {
         "first_k_dense_replace": config.get("first_k_dense_replace", 1) != 0,
         "norm_topk_prob": not config.get("norm_topk_prob", True),
@@ -245,16 +245,16 @@ def _departures_of_experts(config: Mapping[str, Any]) -> dict[str, bool]:
     }
 
 
-def _turned_share(config: Mapping[str, Any]) -> Any:
+def _partial_rotary_factor(config: Mapping[str, Any]) -> Any:
     rope = config.get("rope_parameters") or {}
-    missing = 0.5 if config.get("model_type") == "glm4_moe" else None
-    return config.get("partial_rotary_factor", rope.get("partial_rotary_factor", missing))
+    default = 0.5 if config.get("model_type") == "glm4_moe" else None
+    return config.get("partial_rotary_factor", rope.get("partial_rotary_factor", default))
 
 
-def _read_rope(place: Path, config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the base of the rotary frequencies and what stretches them.
+def _read_rope(path: Path, config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `rope_theta` and `rope_scaling` of a `ModelShape`.
 
-    Releases of transformers differ in where they write it.
+    Releases of transformers write them under different keys.
     """
     theta, scaling = config.get("rope_theta", 10_000.0), None
     for key in ("rope_scaling", "rope_parameters"):
@@ -262,19 +262,19 @@ def _read_rope(place: Path, config: Mapping[str, Any]) -> dict[str, Any]:
         theta = rope.get("rope_theta", theta)
         kind = rope.get("rope_type") or rope.get("type") or "default"
         if kind == "llama3":
-            length = _size(place, rope, "original_max_position_embeddings")
+            length = _size(path, rope, "original_max_position_embeddings")
             scaling = RopeScaling(
-                factor=_number(place, "factor", rope.get("factor")),
-                low_freq_factor=_number(place, "low_freq_factor", rope.get("low_freq_factor")),
-                high_freq_factor=_number(place, "high_freq_factor", rope.get("high_freq_factor")),
+                factor=_number(path, "factor", rope.get("factor")),
+                low_freq_factor=_number(path, "low_freq_factor", rope.get("low_freq_factor")),
+                high_freq_factor=_number(path, "high_freq_factor", rope.get("high_freq_factor")),
                 original_length=length,
             )
         elif kind != "default":
             raise UsageError(
-                f"{place}: {key} is {json.dumps(rope)}, which this decoder does not compute. "
+                f"{path}: {key} is {json.dumps(rope)}, which this decoder does not compute. "
                 "Choose a model with rope_type default or llama3."
             )
-    theta = _number(place, "rope_theta", theta)
+    theta = _number(path, "rope_theta", theta)
     return {"rope_theta": theta, "rope_scaling": scaling}
 
 
@@ -291,21 +291,21 @@ def _write_scaling(scaling: RopeScaling | None) -> dict[str, Any] | None:
 
 
 def load_weights(folder: str | Path, model: Decoder) -> None:
-    """Fill every parameter of a decoder, sharded or a part, from a model's safetensors.
+    """Fill every parameter that this rank has of a decoder from a model's safetensors.
 
     Each rank reads the headers of all files, and the bytes of its own slices.
 
     Raises:
-        DataError: a file is cut off, a tensor is missing, has another shape or a type that is not
-            floating point, or there is one that the model has no place for; nothing was filled.
+        DataError: a file is cut off, or a tensor is missing, has another shape or a type that is
+            not floating point, or is unknown to the decoder; then nothing was filled.
     """
     import torch
     from torch.distributed.tensor import DTensor
 
     from corpuskit.train.adapters import FourBitLinear
 
-    place = Path(folder)
-    tensors_stored = find_tensors(place)
+    folder = Path(folder)
+    tensors_stored = find_tensors(folder)
     experts = model.shape.experts
     with torch.device("meta"):
         full = type(model)(model.shape) if model.stages else model
@@ -315,7 +315,7 @@ def load_weights(folder: str | Path, model: Decoder) -> None:
         for name, parameter in _without_adapters(full).items()
         for foreign in foreign_names(name, experts)
     }
-    _require_match(place, tensors_stored, shapes)
+    _require_match(folder, tensors_stored, shapes)
     for name, parameter in tensors.items():
         if isinstance(parameter, FourBitLinear):  # each rank has the whole matrix
             (foreign,) = foreign_names(name, experts)
@@ -323,7 +323,7 @@ def load_weights(folder: str | Path, model: Decoder) -> None:
             continue
         target, offsets = parameter.data, [0] * parameter.ndim
         if isinstance(parameter, DTensor):
-            # What checkpoints ask: the box of the tensor that this rank holds.
+            # The method that torch's checkpoints use: the box of the tensor that this rank has.
             (chunk,) = parameter.__create_chunk_list__()  # type: ignore[no-untyped-call]
             target, offsets = parameter.to_local(), list(chunk.offsets)
         boxes, sources = [target], foreign_names(name, experts)
@@ -336,7 +336,7 @@ def load_weights(folder: str | Path, model: Decoder) -> None:
 
 
 def _without_adapters(model: Decoder) -> dict[str, Any]:
-    """Return the tensors of a model; a matrix in four bits is its module."""
+    """Return the tensors of a model by name, or for a matrix in four bits its module."""
     from corpuskit.train.adapters import FourBitLinear
 
     tensors: dict[str, Any] = dict((*model.named_parameters(), *model.named_buffers()))
@@ -348,10 +348,10 @@ def _without_adapters(model: Decoder) -> dict[str, Any]:
 
 
 def find_tensors(folder: Path) -> dict[str, StoredTensor]:
-    """Return where the tensors of a model are.
+    """Return where the tensors of a model are, by name.
 
     Raises:
-        DataError: there are none, a file is cut off, or the index names what no file has.
+        DataError: there are none, a file is cut off, or the index names a tensor that no file has.
     """
     if not (folder / INDEX).is_file():
         if not (folder / WEIGHTS).is_file():
@@ -361,7 +361,7 @@ def find_tensors(folder: Path) -> dict[str, StoredTensor]:
     index = read_json(folder / INDEX, "Fetch it again.").get("weight_map")
     if not isinstance(index, dict):
         raise DataError(f"{folder / INDEX}: has no weight_map. Fetch it again.")
-    # A name is a file of this folder, whatever an index says.
+    # Only the last part of a path: an index must not lead out of the folder.
     headers = {file: read_header(folder / Path(file).name) for file in sorted(set(index.values()))}
     absent = [name for name, file in index.items() if name not in headers[file]]
     if absent:
@@ -378,9 +378,9 @@ def _require_match(
     """Refuse files that don't hold exactly the model's parameters."""
     if missing := [name for name in shapes if name not in tensors]:
         raise DataError(f"{folder}: {_some(missing)} missing. Fetch the model again.")
-    # Of tied models, some write the head: it is the embedding. The other is computed.
-    spare = ("lm_head.weight", "rotary_emb.inv_freq")
-    if unexpected := [name for name in tensors if name not in shapes and not name.endswith(spare)]:
+    # Some tied models store the head, which is the embedding; frequencies are computed.
+    ignored = ("lm_head.weight", "rotary_emb.inv_freq")
+    if unexpected := [n for n in tensors if n not in shapes and not n.endswith(ignored)]:
         raise DataError(
             f"{folder}: {_some(unexpected)} not of the model that {CONFIG} describes. "
             "Check that the files belong together."
@@ -389,12 +389,12 @@ def _require_match(
         tensor = tensors[name]
         if tensor.shape != shape:
             raise DataError(
-                f"{tensor.place} is {tensor.shape}, and {CONFIG} makes it {shape}. "
+                f"{tensor.label} is {tensor.shape}, and {CONFIG} makes it {shape}. "
                 "Check that the files belong together."
             )
         if tensor.dtype not in DTYPES:
             raise DataError(
-                f"{tensor.place} is of type {tensor.dtype}; it must be one of {', '.join(DTYPES)}. "
+                f"{tensor.label} is of type {tensor.dtype}; it must be one of {', '.join(DTYPES)}. "
                 "Take the model in bfloat16 or float32."
             )
 
@@ -405,38 +405,38 @@ def _some(names: Sequence[str]) -> str:
     return f"tensor {listed} is" if len(names) == 1 else f"tensors {listed}{others} are"
 
 
-def read_json(place: Path, hint: str) -> dict[str, Any]:
-    """Return the object that a JSON file holds; `hint` ends the message if there is none.
+def read_json(path: Path, hint: str) -> dict[str, Any]:
+    """Return the object in a JSON file; `hint` ends the message of an error.
 
     Raises:
         UsageError: the file can't be opened.
-        DataError: it holds something else.
+        DataError: it is not JSON, or not an object.
     """
     try:
-        fields = json.loads(place.read_bytes())
+        fields = json.loads(path.read_bytes())
     except OSError as error:
-        raise UsageError(f"{place}: can't be read: {error.strerror}. {hint}") from None
+        raise UsageError(f"{path}: can't be read: {error.strerror}. {hint}") from None
     except (ValueError, RecursionError) as error:
-        raise DataError(f"{place}: is not JSON: {error}. {hint}") from None
+        raise DataError(f"{path}: is not JSON: {error}. {hint}") from None
     if not isinstance(fields, dict):
-        raise DataError(f"{place}: is not a JSON object. {hint}")
+        raise DataError(f"{path}: is not a JSON object. {hint}")
     return fields
 
 
-def _size(place: Path, config: Mapping[str, Any], name: str) -> int:
+def _size(path: Path, config: Mapping[str, Any], name: str) -> int:
     value = config.get(name)
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise DataError(f"{place}: {name} must be a whole number of at least 1, got {value!r}.")
+        raise DataError(f"{path}: {name} must be a whole number of at least 1, got {value!r}.")
     return value
 
 
-def _number(place: Path, name: str, value: object) -> float:
+def _number(path: Path, name: str, value: object) -> float:
     if not isinstance(value, int | float) or isinstance(value, bool) or value <= 0:
-        raise DataError(f"{place}: {name} must be a number above 0, got {value!r}.")
+        raise DataError(f"{path}: {name} must be a number above 0, got {value!r}.")
     return float(value)
 
 
-# What must fit a run that trains a model further.
+# Checks of a run that trains a model further.
 
 
 def choose_shape(settings: TrainSettings, tokenizer: Mapping[str, Any]) -> ModelShape:
@@ -447,22 +447,21 @@ def choose_shape(settings: TrainSettings, tokenizer: Mapping[str, Any]) -> Model
         tokenizer: what the mix plan says of the tokenizer of its tokens.
 
     Raises:
-        UsageError: our decoder does not compute this model, `model` contradicts it, or the tokens
-            are not known to be those of its tokenizer.
+        UsageError: our decoder does not compute this model, `model` contradicts it, or the packed
+            tokens may be those of another tokenizer.
     """
     if settings.init_from is None:
         return settings.model.shape(tokenizer["vocab_size"])
     shape = read_shape(settings.init_from)
     require_same_model(settings, shape)
-    is_trusted = settings.init_tokenizer == "trusted"
-    require_tokenizer(settings.init_from, tokenizer, shape, is_trusted=is_trusted)
+    require_tokenizer(settings.init_from, tokenizer, shape, settings.init_tokenizer)
     return shape
 
 
 def choose_teacher(
     settings: TrainSettings, shape: ModelShape, tokenizer: Mapping[str, Any]
 ) -> ModelShape | None:
-    """Return the shape of the model that `distill` names, having checked that its ids are ours.
+    """Return the shape of the model that `distill` names; its ids must be those of the model.
 
     Args:
         settings: of the run.
@@ -470,7 +469,7 @@ def choose_teacher(
         tokenizer: what the mix plan says of the tokenizer of its tokens.
 
     Raises:
-        UsageError: our decoder does not compute the teacher, or its tokens are, or may be, others.
+        UsageError: our decoder does not compute the teacher, or its tokens may be different.
     """
     if settings.distill is None:
         return None
@@ -481,8 +480,7 @@ def choose_teacher(
             f"distill.teacher: {folder} has {teacher.vocab_size:,} tokens, and the model has "
             f"{shape.vocab_size:,}. Choose another, or set model.vocab_size."
         )
-    is_trusted = settings.init_tokenizer == "trusted"
-    require_tokenizer(folder, tokenizer, teacher, is_trusted=is_trusted)
+    require_tokenizer(folder, tokenizer, teacher, settings.init_tokenizer)
     return teacher
 
 
@@ -513,18 +511,21 @@ def require_same_model(settings: TrainSettings, shape: ModelShape) -> None:
 
 
 def require_tokenizer(
-    folder: str | Path, tokenizer: Mapping[str, Any], shape: ModelShape, *, is_trusted: bool = False
+    folder: str | Path,
+    tokenizer: Mapping[str, Any],
+    shape: ModelShape,
+    init_tokenizer: Literal["same", "trusted"],
 ) -> None:
     """Refuse to train a model further on tokens of another tokenizer.
 
-    Equal files are equal tokenizers, and an export of ours says which tokenizer it was made from.
-    Everything else is unknown, so it is refused unless `is_trusted`.
+    Equal files are equal tokenizers, and an export of ours names the tokenizer that it was made
+    with. Other tokenizers are unknown, and refused unless `init_tokenizer` is `trusted`.
 
     Args:
         folder: of the model.
         tokenizer: what the mix plan says of the tokenizer of its tokens.
         shape: of the model.
-        is_trusted: take the user's word that ids mean the same; they must still fit the embedding.
+        init_tokenizer: `trusted`: ids mean the same; they must still fit the embedding.
 
     Raises:
         UsageError: the ids are, or may be, those of another tokenizer.
@@ -537,7 +538,7 @@ def require_tokenizer(
         )
     expected = tokenizer.get("hash")
     hashes = _tokenizers(Path(folder))
-    if is_trusted or expected in hashes.values():
+    if init_tokenizer == "trusted" or expected in hashes.values():
         return
     listed = ", ".join(f"{name} {digest}" for name, digest in hashes.items()) or "no tokenizer file"
     raise UsageError(
@@ -548,34 +549,36 @@ def require_tokenizer(
 
 
 def require_undamaged_export(folder: Path, parallel: Parallel) -> None:
-    """Refuse a model that is not what `corpuskit export` wrote, as its `corpuskit.json` tells.
+    """Refuse an export whose files differ from the digests in its `corpuskit.json`.
 
-    Models of others have no digests, and are taken as they are. Each file is read by one rank.
+    Other models have no digests and are not checked. Each file is read by one rank.
 
     Raises:
         DataError: names the file; on every rank.
     """
     if not (folder / ORIGIN).is_file():
         return
-    files = read_json(folder / ORIGIN, _AGAIN).get("files", {})
+    files = read_json(folder / ORIGIN, _EXPORT_AGAIN).get("files", {})
     try:
         expected = {str(name): (int(size), str(digest)) for name, (size, digest) in files.items()}
     except (AttributeError, TypeError, ValueError):
-        raise DataError(f"{folder / ORIGIN}: files is not a list of files. {_AGAIN}") from None
+        raise DataError(
+            f"{folder / ORIGIN}: files is not a list of files. {_EXPORT_AGAIN}"
+        ) from None
     problem = find_damage(folder, expected, parallel.rank, parallel.world_size)
     if problems := list(filter(None, parallel.gather(problem))):
         raise DataError(
-            f"{folder}: {'; '.join(problems)}. {_AGAIN} If the change is meant, take files out of "
-            f"{ORIGIN}."
+            f"{folder}: {'; '.join(problems)}. {_EXPORT_AGAIN} If the change is meant, take "
+            f"files out of {ORIGIN}."
         )
 
 
 def _tokenizers(folder: Path) -> dict[str, str]:
-    """Return the tokenizer files of a model, and the hash that the tokenize stage gives them."""
+    """Return the tokenizer files of a model with their hashes, as the tokenize stage has them."""
     names = (TOKENIZER, "tokenizer.model")
     hashes = {name: digest_file(folder / name) for name in names if (folder / name).is_file()}
     if (folder / ORIGIN).is_file() and TOKENIZER in hashes:
-        origin = read_json(folder / ORIGIN, _AGAIN).get("tokenizer") or {}
+        origin = read_json(folder / ORIGIN, _EXPORT_AGAIN).get("tokenizer") or {}
         if origin.get("file") == hashes[TOKENIZER]:  # unchanged since the export
             hashes[TOKENIZER] = str(origin.get("hash"))
     return hashes
@@ -586,22 +589,22 @@ def _tokenizers(folder: Path) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class StoredTensor:
-    """Where a tensor lies."""
+    """Where a tensor is stored."""
 
     path: Path
     name: str
-    dtype: str  # as the format calls it: F32, BF16, ...
+    dtype: str  # the format's name: F32, BF16, ...
     shape: tuple[int, ...]
-    begin: int  # byte of the file
+    begin: int  # offset in the file
 
     @property
-    def place(self) -> str:
-        """What messages call it."""
+    def label(self) -> str:
+        """Its name in messages."""
         return f"{self.path}: tensor {self.name!r}"
 
 
 def read_header(path: Path) -> dict[str, StoredTensor]:
-    """Return what a file holds; the file must be as long as its header says.
+    """Return the tensors of a file, which must be as long as its header says.
 
     Raises:
         DataError: it can't be read, is cut off, or is not a safetensors file.
@@ -636,7 +639,7 @@ def _parse_entry(path: Path, name: str, entry: Mapping[str, Any], begin: int) ->
     if dtype in DTYPES and end - first != math.prod(shape) * int(dtype[-2:]) // 8:
         raise ValueError("bytes and shape don't agree")
     if not 0 <= first <= end or min(shape, default=0) < 0:
-        raise ValueError("no place")
+        raise ValueError("impossible offsets")
     return StoredTensor(path, name, dtype, shape, begin + first)
 
 
@@ -679,12 +682,12 @@ def read_slice(tensor: StoredTensor, offsets: Sequence[int], sizes: Sequence[int
 
 
 def _fill(handle: int, target: memoryview, begin: int, tensor: StoredTensor) -> None:
-    """Read until `target` is full; the system reads at most 2 GB at a time."""
+    """Read until `target` is full: Linux reads at most 2 GB in a call."""
     filled = 0
     while filled < len(target):
         count = os.preadv(handle, [target[filled:]], begin + filled)
         if not count:
-            raise DataError(f"{tensor.place}: the file ends in it. Fetch it again.")
+            raise DataError(f"{tensor.label}: the file ends in it. Fetch it again.")
         filled += count
 
 
@@ -699,18 +702,18 @@ def write_tensors(
     Args:
         path: must not exist.
         shapes: of the tensors, by name.
-        dtype: of all of them in the file, but for `EXACT`.
+        dtype: of all of them in the file, except those of `EXACT_SUFFIX`.
         tensors: in the order of `shapes`; taken one at a time.
     """
     import torch
 
     codes = {getattr(torch, name): code for code, name in DTYPES.items()}
-    types = {name: torch.float32 if name.endswith(EXACT) else dtype for name in shapes}
+    types = {name: torch.float32 if name.endswith(EXACT_SUFFIX) else dtype for name in shapes}
     sizes = (math.prod(shape) * types[name].itemsize for name, shape in shapes.items())
     ends = list(itertools.accumulate(sizes, initial=0))
     fields: dict[str, Any] = {"__metadata__": {"format": "pt"}}
-    for (name, shape), place in zip(shapes.items(), itertools.pairwise(ends), strict=True):
-        entry = {"dtype": codes[types[name]], "shape": list(shape), "data_offsets": list(place)}
+    for (name, shape), offsets in zip(shapes.items(), itertools.pairwise(ends), strict=True):
+        entry = {"dtype": codes[types[name]], "shape": list(shape), "data_offsets": list(offsets)}
         fields[name] = entry
     head = json.dumps(fields, separators=(",", ":")).encode()
     head += b" " * (-len(head) % 8)  # so that the tensors are aligned
@@ -725,7 +728,7 @@ def write_tensors(
 
 
 def load_initial_weights(folder: Path, model: Decoder, parallel: Parallel) -> None:
-    """Fill a model with the weights of a folder of Hugging Face.
+    """Check a Hugging Face folder, and fill a model with its weights.
 
     Raises:
         DataError: a file is damaged, or not of this model.

@@ -1,4 +1,4 @@
-"""A checkpoint as a model of Hugging Face: one process, no group, a few tensors at a time."""
+"""Exports a checkpoint as a Hugging Face model: in one process, a few tensors at a time."""
 
 from __future__ import annotations
 
@@ -46,8 +46,7 @@ if TYPE_CHECKING:
 
 FORMAT = 1
 FILE_BYTES = 5_000_000_000
-READ_BYTES = 200_000_000
-"""Weights in memory, as float32, unless a single tensor is larger."""
+READ_BYTES = 200_000_000  # of weights in memory, as float32, unless a single tensor is larger
 DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
 _ADVICE = "Choose another with --step."
 
@@ -83,7 +82,7 @@ def find_checkpoint(output: str | Path, step: int | None = None) -> Path:
         return checkpoints[max(checkpoints)]
     if step not in checkpoints:
         steps = ", ".join(map(str, sorted(checkpoints)))
-        raise UsageError(f"{folder}: has none of step {step}. There is: {steps}.")
+        raise UsageError(f"{folder}: has no checkpoint of step {step}. It has: {steps}.")
     return checkpoints[step]
 
 
@@ -92,7 +91,7 @@ def find_averaged(checkpoint: Path, average: str | None) -> list[Path]:
 
     Args:
         checkpoint: the newest.
-        average: how many; `ema`, the average that the run keeps, and None are of this one alone.
+        average: how many checkpoints; `ema` (the average that the run keeps) and None: only this.
 
     Raises:
         UsageError: it is something else, or there are fewer.
@@ -112,13 +111,13 @@ def find_averaged(checkpoint: Path, average: str | None) -> list[Path]:
 
 
 def is_of_average(record: CheckpointRecord, average: str | None) -> bool:
-    """Return whether the average that the run keeps is what to read: its answer, if schedule-free.
+    """Return whether to read the average that the run keeps: the result of a schedule-free run.
 
     Args:
         record: of the checkpoint.
         average: see `find_averaged`.
     """
-    return average == "ema" or record.settings["optimizer"].get("kind") == "schedule_free"
+    return average == "ema" or record.settings["optimizer"]["kind"] == "schedule_free"
 
 
 def export(
@@ -185,7 +184,7 @@ def export(
 
 @contextlib.contextmanager
 def _whole_folder(folder: Path, size_bytes: int) -> Iterator[Path]:
-    """Give a folder to fill, which is then renamed, or deleted after an error.
+    """Yield a folder to fill, which is then renamed, or deleted after an error.
 
     Raises:
         UsageError: the disk has no room for it.
@@ -216,13 +215,13 @@ def _write_weights(
     dtype: torch.dtype,
     file_bytes: int,
 ) -> list[str]:
-    """Write the files of weights, and the index where there are several; return their names.
+    """Write the files of weights, and an index if there are several; return their names.
 
     Args:
-        read: yields tensors, whole, by their names.
+        read: yields whole tensors, in the order of the shapes it is given.
         folder: where the files go.
         shapes: of our tensors.
-        foreign: what Hugging Face calls each, or each of its first dimension.
+        foreign: Hugging Face's name of each; of a stack of experts, one for each expert.
         dtype: of the files.
         file_bytes: largest file, unless a tensor is larger.
     """
@@ -240,19 +239,19 @@ def _write_weights(
         write_tensors(folder / name, sizes, dtype, single)
     if len(groups) > 1:
         size = stored_bytes(shapes, dtype)
-        places = {
+        file_of = {
             theirs: name
             for name, group in zip(names, groups, strict=True)
             for ours in group
             for theirs in foreign[ours]
         }
-        index = {"metadata": {"total_size": size}, "weight_map": places}
+        index = {"metadata": {"total_size": size}, "weight_map": file_of}
         _write(folder / INDEX, _json(index))
     return names
 
 
 def stored_bytes(shapes: Mapping[str, Sequence[int]], dtype: torch.dtype) -> int:
-    """Return the bytes of tensors in files; biases of routers are float32 in files of any type."""
+    """Return the bytes of tensors in files; biases of routers are always float32."""
     return sum(
         math.prod(shape) * (4 if name.endswith(".router.bias") else dtype.itemsize)
         for name, shape in shapes.items()
@@ -276,17 +275,17 @@ def split(shapes: Mapping[str, Sequence[int]], itemsize: int, limit: int) -> lis
 def read_weights(
     checkpoints: Sequence[Path], shapes: Mapping[str, Sequence[int]], *, is_average: bool = False
 ) -> Iterator[torch.Tensor]:
-    """Yield the mean weights of checkpoints, whole, one after the other, adapters merged into them.
+    """Yield the mean weights of checkpoints, tensor by tensor, with adapters merged into them.
 
     Args:
         checkpoints: of the same model.
         shapes: by name.
-        is_average: take the average that the run keeps; else the optimizer is not read.
+        is_average: read the averages that the run keeps, which are optimizer state.
 
     Raises:
         DataError: a checkpoint lacks one, or can't be read.
     """
-    adapter = read_record(checkpoints[0], _ADVICE).settings.get("adapter")
+    adapter = read_record(checkpoints[0], _ADVICE).settings["adapter"]
     parts = [stored_shapes(name, shape, adapter) for name, shape in shapes.items()]
     shapes_stored = {name: shape for part in parts for name, shape in part.items()}
     tensors = _read_means(checkpoints, shapes_stored, is_average=is_average)
@@ -336,7 +335,7 @@ def _read_means(
 
 def shape_of(record: CheckpointRecord) -> ModelShape:
     """Return the shape of a checkpoint's model."""
-    scaling, experts = record.shape.get("rope_scaling"), record.shape.get("experts")
+    scaling, experts = record.shape["rope_scaling"], record.shape["experts"]
     inner = {
         "rope_scaling": scaling and RopeScaling(**scaling),
         "experts": experts and ExpertShape(**experts),
@@ -350,7 +349,7 @@ def _origin(
     return {
         "format": FORMAT,
         "version": corpuskit.__version__,
-        "name": record.settings.get("name"),
+        "name": record.settings["name"],
         "checkpoint": checkpoint.name,
         "step": record.step,
         "plan_hash": record.plan_hash,

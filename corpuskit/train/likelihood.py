@@ -1,8 +1,8 @@
-"""How likely a model finds given answers: multiple choice, and bits per byte of gold answers.
+"""Scores tasks by likelihood: accuracy in multiple choice, and bits per byte of gold answers.
 
-An item is one or several texts (choices), each with what comes before it (its context). A choice is
-scored by the sum of the log-probabilities of its tokens; nothing is generated. Models far too small
-to answer rightly already tell good data from bad by the bits per byte of the gold answers.
+An item has one or several texts (choices), each with a context before it. The score of a choice is
+the sum of the log-probabilities of its tokens; nothing is generated. Bits per byte of the gold
+answers separate good data from bad already with models that are far too small to answer correctly.
 
 Source: the scores of EleutherAI's lm-evaluation-harness (`acc`, `acc_norm`, `acc_mutual_info`),
 https://github.com/EleutherAI/lm-evaluation-harness; bits per byte as in OLMo-core's evaluations.
@@ -31,17 +31,16 @@ if TYPE_CHECKING:
     from corpuskit.train.settings import TrainSettings
     from corpuskit.train.tasks import ScoredText, TaskItem
 
-NAMED_ITEMS = 5
-"""Items too long for the model that a result names."""
+MAX_NAMED_ITEMS = 5  # that are too long for the model
 
 
 @dataclass(frozen=True)
 class ItemScores:
-    """What a model gave for one item: a line of the file that keeps them.
+    """The log-likelihoods of one item: a line of `items/<step>/<task>.jsonl`.
 
     Attributes:
         nats: log-likelihood of each choice.
-        unconditional: of each without its context; none if they were not wanted.
+        unconditional: of each without its context; empty if not requested.
     """
 
     id: str
@@ -52,7 +51,7 @@ class ItemScores:
 
 
 class Evaluated(NamedTuple):
-    """What a training is judged by: documents that `holdout` set aside, and tasks."""
+    """What a training is evaluated on: held-out documents, and tasks."""
 
     held_out: HeldOut | None = None
     tasks: Mapping[str, Sequence[TaskItem]] = {}
@@ -113,11 +112,11 @@ def summarise(
     """
     domains = sorted({item.domain for item in items})
     sums = np.zeros((3, len(domains)))  # nats, tokens, bytes of the gold answers
-    rights: dict[str, list[bool]] = {}
+    is_right: dict[str, list[bool]] = {}  # by measure, of each item
     for item, score in zip(items, scores, strict=True):
         gold = item.choices[item.gold]
-        place = domains.index(item.domain)
-        sums[:, place] += -score.nats[item.gold], gold.scored, gold.text_bytes
+        domain = domains.index(item.domain)
+        sums[:, domain] += -score.nats[item.gold], gold.scored, gold.text_bytes
         if len(item.choices) == 1:
             continue
         nats, lengths = np.array(score.nats), np.array(item.lengths, np.float64)
@@ -129,15 +128,15 @@ def summarise(
         if score.unconditional:
             measures["accuracy_unconditional"] = nats - np.array(score.unconditional)
         for name, values in measures.items():
-            rights.setdefault(name, []).append(int(values.argmax()) == item.gold)
-    shares = {name: float(np.mean(right)) for name, right in rights.items()}
-    num = len(rights.get("accuracy", ()))
-    accuracy = shares.get("accuracy", 0.0)
+            is_right.setdefault(name, []).append(int(values.argmax()) == item.gold)
+    accuracies = {name: float(np.mean(outcomes)) for name, outcomes in is_right.items()}
+    num = len(is_right.get("accuracy", ()))
+    accuracy = accuracies.get("accuracy", 0.0)
     return TaskScores(
         items=len(items),
         too_long=len(too_long),
-        too_long_ids=tuple(too_long[:NAMED_ITEMS]),
-        **{name: shares.get(name) for name in _ACCURACIES},
+        too_long_ids=tuple(too_long[:MAX_NAMED_ITEMS]),
+        **{name: accuracies.get(name) for name in _ACCURACIES},
         standard_error=math.sqrt(accuracy * (1 - accuracy) / (num - 1)) if num > 1 else None,
         bits_per_byte=sums[0].sum() / math.log(2) / sums[2].sum() if sums[2].sum() else None,
         domains=source_losses(domains, *sums.tolist()),
@@ -167,7 +166,7 @@ def _log_likelihoods(
             number = next(own_numbers)
             losses[row, begin : end - requests[number].scored] = 0.0
             nats[number] = -losses[row, begin:end].sum()
-    total: NDArray[np.float64] = (
+    nats_of_all: NDArray[np.float64] = (
         parallel.sum(torch.from_numpy(nats).to(parallel.device)).cpu().numpy()
     )
-    return total
+    return nats_of_all

@@ -1,14 +1,14 @@
 """The training loop.
 
-Reader's path: this file, top to bottom; then model.py and attention.py (what a step computes),
-parallel.py (how ranks share it), setup.py and checkpoint.py (where it begins and how it survives),
-guard.py and recovery.py (what it refuses), and the others as needed. There is no framework; torch
-is called directly.
+Read this file first, top to bottom; then model.py and attention.py (what a step computes),
+parallel.py (how ranks share it), setup.py and checkpoint.py (where a run begins and how it survives
+kills), guard.py and recovery.py (which steps it refuses), and the others as needed. There is no
+framework; torch is called directly.
 
-A step is a pure function of the weights and of rows [step * G, (step + 1) * G) of the mix plan, G
-being `batch.global_rows`. Slices of those rows go to data-parallel ranks, and every sum over the
-step's tokens is divided by the number of labelled tokens of the whole step: so neither ranks nor
-micro-batches change what is computed, but for the order in which floating-point numbers are added.
+A step is a pure function of the weights and of rows [step * G, (step + 1) * G) of the mix plan,
+where G is `batch.global_rows`. Each data-parallel rank takes a slice of those rows, and every sum
+over the step's tokens is divided by the labelled tokens of the whole step. So the number of ranks
+and the size of micro-batches change only the order in which floating-point numbers are added.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from corpuskit.train.flops import step_flops
 from corpuskit.train.heartbeat import REQUEUE, Ending, HeartbeatWriter, note_ending
 from corpuskit.train.likelihood import Evaluated
 from corpuskit.train.metrics import StepMetrics, TrainResult, source_losses
-from corpuskit.train.model import micro_batch, token_losses
+from corpuskit.train.model import make_micro_batch, token_losses
 from corpuskit.train.moe import balance_loads, measure_loads, take_loads
 from corpuskit.train.optim import clip_gradients, learning_rate, set_rate
 from corpuskit.train.parallel import begin_micro_batch, join
@@ -53,7 +53,8 @@ if TYPE_CHECKING:
 
     Batch = dict[str, Any]
 
-COLLECT_EVERY_STEPS = 200  # a garbage collection on one rank makes all the others wait
+# A garbage collection on one rank makes all the others wait, so all collect at the same steps.
+COLLECT_EVERY_STEPS = 200
 
 
 def main(
@@ -65,10 +66,9 @@ def main(
 ) -> TrainResult:
     """Train to the end, or continue from the newest checkpoint in `settings.output`.
 
-    Alone it is an ordinary function. As one of several ranks (torchrun sets RANK, WORLD_SIZE,
-    LOCAL_RANK, MASTER_ADDR and MASTER_PORT) it does not return but ends the process with the
-    result's exit code: about one in five interpreters with live gloo threads aborts when it shuts
-    down in the ordinary way.
+    On one rank it returns. On several (torchrun sets RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and
+    MASTER_PORT) it ends the process with the result's exit code instead, without the interpreter's
+    shutdown: about one in five interpreters with live gloo threads aborts in it.
 
     Args:
         settings: the same on every rank.
@@ -84,7 +84,7 @@ def main(
     try:
         result = train(settings, parallel, observer, held_out, tasks, alter)
     finally:
-        # Among several, a rank that fails must not wait for the others here: they wait for it.
+        # One of several ranks that fails must not wait for the others here: they wait for it.
         if parallel.world_size == 1 and not is_guest:
             dist.destroy_process_group()
     if result.stopped_by:
@@ -135,7 +135,7 @@ def train(
                 result = take_steps(run, watch, start, alter)
                 if result:
                     return result
-                # The guard wants to go back: the run begins again, at an older checkpoint.
+                # The guard has rolled back: the run begins again, at an older checkpoint.
                 go_back(run, watch)
             del run, watch
             gc.collect()  # the old model is full of cycles, and there is no room for two
@@ -144,12 +144,12 @@ def train(
 def take_steps(
     run: Run, watch: Watch, start: float, alter: Callable[[Batch], Batch] | None = None
 ) -> TrainResult | None:
-    """Take the steps from `run.num_done` on; return None when the guard wants to go back."""
+    """Take the steps from `run.num_done` on; return None when the guard asks for a rollback."""
     settings, num_done, loss, stopped = run.settings, run.num_done, None, None
     batches = map(alter, run.loader) if alter else iter(run.loader)
-    is_at_evaluation = bool(watch.evaluated) and num_done > 0 and is_due(num_done, run)
-    if is_at_evaluation and not watch.has_evaluation(num_done):
-        watch.evaluate(num_done)  # a kill came between the save and the evaluation
+    is_evaluation_step = bool(watch.evaluated) and num_done > 0 and is_due(num_done, run)
+    if is_evaluation_step and not watch.has_evaluation(num_done):
+        watch.evaluate(num_done)  # the run was killed between the save and the evaluation
     while num_done < run.steps and not stopped:
         watch.saved(run.checkpoints.poll())
         with profiled(settings, run.parallel, num_done):
@@ -168,7 +168,7 @@ def take_steps(
             run.checkpoints.save(run.model, run.optimizer, run.record(num_done))
             if is_last or not settings.checkpoint.background:
                 watch.saved(run.checkpoints.wait())
-        # After the save, so that nothing is lost if it takes long or finds a broken file.
+        # After the save, so that no step is lost if it takes long or meets a broken file.
         if watch.evaluated and is_due(num_done, run) and not stopped:
             watch.evaluate(num_done)
         if num_done % COLLECT_EVERY_STEPS == 0:
@@ -205,7 +205,7 @@ class Sums(NamedTuple):
     """The sums of a step over all its rows, by source, and the norm of its gradient."""
 
     nats: list[float]
-    tokens: list[float]  # labelled ones
+    tokens: list[float]  # with a label
     text_bytes: list[float]
     grad_norm: float
     stops: float  # ranks that received a signal to stop
@@ -220,7 +220,7 @@ class Sums(NamedTuple):
 def take_step(
     run: Run, step: int, batches: Iterator[Batch], watch: Watch
 ) -> tuple[StepMetrics, str | None]:
-    """Do one optimiser update, unless the guard finds the step bad.
+    """Do one optimizer update, unless the guard judges the step as bad.
 
     Args:
         run: this rank's.
@@ -229,7 +229,7 @@ def take_step(
         watch: this rank's.
 
     Returns:
-        The step as it was, and the signal that asks to stop, if any rank had one.
+        Metrics of the step, and the signal that asks to stop, if any rank received one.
     """
     start = time.perf_counter()
     watch.heartbeat.beat(step, "data")
@@ -247,11 +247,7 @@ def take_step(
     usual_loss = run.guard.usual_loss
     reason = run.guard.judge(step, sums.loss, sums.grad_norm)
     if reason is None:
-        set_rate(run.optimizer, lr)
-        run.optimizer.step()
-        if sums.experts is not None:
-            balance(run, sums.experts)
-            watch.count_experts(sums.experts)
+        update_weights(run, watch, lr, sums.experts)
     else:
         bad = BadStep(step, reason, sums.loss, sums.grad_norm, usual_loss or sums.loss)
         report_bad_step(run, watch, bad, batch, losses)
@@ -279,14 +275,19 @@ def take_step(
     return progress, (watch.stop.received or "a signal to another rank") if sums.stops else None
 
 
-def balance(run: Run, loads: torch.Tensor) -> None:
-    """Move the biases of routers by the tokens that each expert got, (sources, layers, E)."""
-    assert run.settings.model.experts is not None, "none without experts"
-    balance_loads(run.model.blocks, loads.sum(0), run.settings.model.experts.bias_rate)
+def update_weights(run: Run, watch: Watch, lr: float, loads: torch.Tensor | None) -> None:
+    """Step the optimizer; move the biases of routers by (sources, layers, E) tokens of experts."""
+    set_rate(run.optimizer, lr)
+    run.optimizer.step()
+    if loads is not None:
+        settings = run.settings.model.experts
+        assert settings is not None, "a model without experts has no loads"
+        balance_loads(run.model.blocks, loads.sum(0), settings.bias_rate)
+        watch.count_experts(loads)
 
 
 def begins_mixture_stage(run: Run, step: int) -> bool:
-    """Return whether another stage of the mixture begins with a row of this step."""
+    """Return whether a later stage of the mixture begins within the rows of this step."""
     first, end = run.loader.row_at(step), run.loader.row_at(step + 1)
     return any(first <= start < end for start in run.stage_starts)
 
@@ -297,8 +298,8 @@ def compute_gradients(run: Run, batch: Batch, *, stops: bool) -> tuple[torch.Ten
     Args:
         run: this rank's.
         batch: this rank's S rows of L tokens.
-        stops: whether this rank got a signal to stop. Ranks get it at different times; the
-            sum makes them stop after the same step.
+        stops: whether this rank received a signal to stop. Ranks receive it at different times;
+            the sum makes them stop after the same step.
 
     Returns:
         (S, L) the cross-entropy of each token in nats, and the sums over all ranks.
@@ -322,11 +323,11 @@ def compute_gradients(run: Run, batch: Batch, *, stops: bool) -> tuple[torch.Ten
     experts = None
     if run.model.shape.experts:
         experts = take_loads(run.model.blocks, run.model.shape, sources, num_sources)
-        dist.all_reduce(experts)  # no two ranks have the same tokens of the same layer
+        dist.all_reduce(experts)  # no two ranks have the same tokens in the same layer
     group = run.parallel.pipeline_group if run.pipeline else None
     norm = clip_gradients(run.model.parameters(), run.settings.optimizer.clip_norm, group)
     norm = norm.to(device)  # from the host, if offloaded
-    # The one wait for the device: nothing is applied before it is known to be sound.
+    # The only wait for the device: the guard must judge these figures before the update.
     *nats, stopping, grad_norm = torch.cat((totals, norm.double()[None])).tolist()
     tokens, text_bytes = counts.tolist()
     return losses, Sums(nats, tokens, text_bytes, grad_norm, stopping, experts)
@@ -338,12 +339,12 @@ def accumulate_gradients(run: Run, batch: Batch, num_labels: torch.Tensor) -> to
     Args:
         run: this rank's.
         batch: S rows of L tokens.
-        num_labels: labelled tokens of the whole step, over all ranks and micro-batches: dividing by
-            it here makes the summed gradients those of the step's mean loss, however rows and
-            labels are spread.
+        num_labels: labelled tokens of the whole step, over all ranks and micro-batches. Division
+            by it makes the summed gradients those of the step's mean loss, however rows and labels
+            are spread.
 
     Returns:
-        (S, L) each token's cross-entropy, in nats; if ranks share rows, of this one's tokens.
+        (S, L) each token's cross-entropy, in nats; of this rank's tokens, if ranks share rows.
     """
     model, settings = run.model, run.settings
     num_rows, micro_rows = len(batch["tokens"]), settings.batch.micro_rows
@@ -351,7 +352,7 @@ def accumulate_gradients(run: Run, batch: Batch, num_labels: torch.Tensor) -> to
     def take(number: int, shape: ModelShape = model.shape) -> MicroBatch:
         rows = slice(number * micro_rows, (number + 1) * micro_rows)
         arrays = (batch[name][rows] for name in ("tokens", "labels", "position_ids"))
-        return micro_batch(
+        return make_micro_batch(
             shape, *arrays, kernel=run.kernel, device=run.parallel.device,
             context=run.parallel.context,
         )  # fmt: skip
@@ -361,19 +362,19 @@ def accumulate_gradients(run: Run, batch: Batch, num_labels: torch.Tensor) -> to
     losses = []
     for number in range(-(-num_rows // micro_rows)):
         begin_micro_batch(model, settings, is_last=(number + 1) * micro_rows >= num_rows)
-        part = take(number)
-        logits = model(part.tokens, part.layout)
-        loss, objective = token_losses(logits, part.labels, settings.model.z_loss)
+        micro_batch = take(number)
+        logits = model(micro_batch.tokens, micro_batch.layout)
+        loss, objective = token_losses(logits, micro_batch.labels, settings.model.z_loss)
         if teacher := run.teacher:
-            laid_out = take(number, teacher.model.shape)
-            objective = teacher.blend(objective, loss, logits, laid_out)
+            for_teacher = take(number, teacher.model.shape)
+            objective = teacher.blend(objective, loss, logits, for_teacher)
         (objective / num_labels).backward()  # type: ignore[no-untyped-call]
         losses.append(loss.detach())
     return torch.cat(losses)
 
 
 def model_flops_utilisation(run: Run, batch: Batch, seconds: float) -> float | None:
-    """Return the share of this device's peak that its rows of a step took, recomputation left out.
+    """Return the share of the device's peak that a step took, without recomputation (MFU).
 
     None where the peak is not known.
     """
@@ -385,7 +386,7 @@ def model_flops_utilisation(run: Run, batch: Batch, seconds: float) -> float | N
 
 @contextlib.contextmanager
 def _rare_collections() -> Iterator[None]:
-    """Leave garbage collection to the loop, which does it on all ranks at the same step."""
+    """Turn automatic garbage collection off while entered; see `COLLECT_EVERY_STEPS`."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:

@@ -1,4 +1,4 @@
-"""What a run reports: a line of JSON for every step, lines for people, and how it ended."""
+"""What a run reports: files of JSON lines, lines for people, and how it ended."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from corpuskit.errors import CorpuskitError, DataError, describe
+from corpuskit.storage import LocalStore
 from corpuskit.train.heartbeat import REQUEUE
 
 if TYPE_CHECKING:
@@ -21,8 +22,8 @@ if TYPE_CHECKING:
 
     from corpuskit.loader.state import SourceShare
 
-WAITS_KEPT = 1000  # steps
-SOURCES_SHOWN = 8  # in a line of progress
+WAIT_STEPS = 1000  # over which percentiles of waits are taken
+SHOWN_SOURCES = 8  # in a line of progress
 FILES = ("metrics", "evaluations", "mixture", "experts", "events")
 
 
@@ -31,8 +32,8 @@ class SourceLoss:
     """The loss on one source's tokens, in one step or over its held-out documents."""
 
     loss: float  # nats per labelled token
-    bits_per_byte: float | None  # of the rows' text; None if the shards don't give its bytes
-    tokens: int  # labelled ones; the first token of a document is none
+    bits_per_byte: float | None  # of the rows' text; None if the shards lack its bytes
+    tokens: int  # with a label; the first token of a document has none
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +50,7 @@ class ExpertLoads:
 
 @dataclass(frozen=True, slots=True)
 class StepMetrics:
-    """One step as it was: a line of metrics.jsonl."""
+    """One step: a line of metrics.jsonl."""
 
     step: int  # as the loader counts, from 0; `corpuskit trace --step` takes it
     steps: int  # of the whole run
@@ -69,8 +70,8 @@ class StepMetrics:
 
     def __str__(self) -> str:
         losses = [f"{name} {source.loss:.3f}" for name, source in self.sources.items()]
-        if len(losses) > SOURCES_SHOWN:
-            losses = [*losses[:SOURCES_SHOWN], f"and {len(losses) - SOURCES_SHOWN} more sources"]
+        if len(losses) > SHOWN_SOURCES:
+            losses = [*losses[:SHOWN_SOURCES], f"and {len(losses) - SHOWN_SOURCES} more sources"]
         mfu = "" if self.mfu is None else f"mfu {100 * self.mfu:.1f} %  "
         skipped = "" if self.is_applied else "  (not applied)"
         return (
@@ -89,13 +90,13 @@ class TaskScores:
     the bits per byte alone.
     """
 
-    items: int  # scored ones
-    too_long: int  # items left out, since a choice is longer than a row
-    too_long_ids: tuple[str, ...]  # the first of them
+    items: int  # that were scored
+    too_long: int  # items that were not, since a choice is longer than a row
+    too_long_ids: tuple[str, ...]  # of the first of them
     accuracy: float | None  # by log-likelihood; None if no item has several choices
     accuracy_per_character: float | None  # by log-likelihood per character of the choice
     accuracy_per_byte: float | None
-    accuracy_unconditional: float | None  # by what the context adds; None where it was not asked
+    accuracy_unconditional: float | None  # by what the context adds; None if not requested
     standard_error: float | None  # of `accuracy`
     bits_per_byte: float | None  # of the gold choices
     domains: dict[str, SourceLoss]  # the loss on the gold choices of each domain
@@ -109,9 +110,9 @@ class TaskScores:
 
 @dataclass(frozen=True, slots=True)
 class EvaluationMetrics:
-    """The loss on held-out documents, and what tasks say: a line of evaluations.jsonl."""
+    """The loss on held-out documents, and scores of tasks: a line of evaluations.jsonl."""
 
-    step: int  # steps done when it was made
+    step: int  # steps done
     sources: dict[str, SourceLoss]
     tasks: dict[str, TaskScores] = field(default_factory=dict)
     of_average: bool = False  # the weights were the average of the last steps
@@ -135,13 +136,13 @@ class SourceMixture:
 
     planned_ratio: float  # of the rows, as the weights of the plan ask
     realised_ratio: float  # of the labelled tokens of applied steps
-    tokens: int  # labelled ones of applied steps
+    tokens: int  # labelled, of applied steps
     epochs: float  # rows delivered / rows there are
 
 
 @dataclass(frozen=True, slots=True)
 class MixtureMetrics:
-    """What the sources have given against what the plan asks for: a line of mixture.jsonl.
+    """What the sources have given, and what the plan asks for: a line of mixture.jsonl.
 
     The ratios differ where rows of one source hold more labels than those of another (padding,
     first tokens of documents), or where steps were not applied.
@@ -161,7 +162,7 @@ class MixtureMetrics:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that happens now and then: a line of events.jsonl."""
+    """A rare event of a run: a line of events.jsonl."""
 
     kind: str  # start, end, failed, spike, rollback, ...
     text: str = ""  # for people
@@ -219,10 +220,10 @@ def source_losses(
 
 
 class DataWaits:
-    """How long this rank waited for rows in its last `WAITS_KEPT` steps."""
+    """How long this rank waited for rows in its last `WAIT_STEPS` steps."""
 
     def __init__(self) -> None:
-        self._seconds: deque[float] = deque(maxlen=WAITS_KEPT)
+        self._seconds: deque[float] = deque(maxlen=WAIT_STEPS)
 
     def add(self, seconds: float) -> None:
         """Add the wait of a step."""
@@ -243,9 +244,9 @@ class MetricsWriter:
     per `mixture()`, `experts.jsonl` one per `experts()`; `events.jsonl` one per start, end, failure
     and other event.
 
-    Opened after `num_done` steps, it drops the lines of later steps from all but the last: a
+    Opened after `num_done` steps, it drops the lines of later steps from all but the last file: a
     killed run took these steps but did not save them. So a step has one line, however often the run
-    was killed. Events are kept. JSON can't write numbers that are not finite: they are text ("nan",
+    was killed. Events are kept. JSON has no numbers that are not finite: they are text ("nan",
     "inf") in events, null in the other files.
 
     Raises:
@@ -258,7 +259,9 @@ class MetricsWriter:
         self._trained: dict[str, int] = {}
         for name in FILES:
             self._path(name).touch()
-        self._cut_back(num_done)
+        _cut(self._path("metrics"), lambda line: line["step"] < num_done and self._count(line))
+        for name in ("evaluations", "mixture", "experts"):
+            _cut(self._path(name), lambda line: line["step"] <= num_done)
         _cut(self._path("events"), lambda _: True)
         self._files = {
             name: self._path(name).open("a", encoding="utf-8", buffering=1) for name in FILES
@@ -271,10 +274,10 @@ class MetricsWriter:
         if error is not None:
             kind = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
             fields = {"error": type(error).__name__, "message": str(error)}
-            with contextlib.suppress(CorpuskitError):  # of a full disk, say: `error` is the reason
+            with contextlib.suppress(CorpuskitError):  # as of a full disk: report `error` instead
                 self.event(kind, str(error), **{**getattr(error, "event", {}), **fields})
         for file in self._files.values():
-            with contextlib.suppress(OSError):  # a line that could not be written has raised before
+            with contextlib.suppress(OSError):  # a failed write has raised before
                 file.close()
 
     def step(self, progress: StepMetrics) -> None:
@@ -284,22 +287,20 @@ class MetricsWriter:
         self._write("metrics", line)
 
     def evaluation(self, evaluation: EvaluationMetrics) -> None:
-        """Write what was found on held-out documents and tasks."""
+        """Write an evaluation."""
         self._write("evaluations", asdict(evaluation))
 
     def items(self, step: int, task: str, lines: Sequence[Mapping[str, Any]]) -> None:
         """Write the scores of each item of a task after `step` steps: `items/<step>/<task>.jsonl`.
 
-        The line of the evaluation comes after it, so where there is one, the items are there.
+        Call it before `evaluation`, so that a step with a line there has its items.
         """
-        path = self._output / "items" / f"step-{step:08d}" / f"{task}.jsonl"
+        name = f"items/step-{step:08d}/{task}.jsonl"
+        content = "".join(json.dumps(line) + "\n" for line in lines).encode()
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            partial = path.with_suffix(".partial")
-            partial.write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
-            partial.replace(path)
+            LocalStore(self._output).put(name, content)
         except OSError as error:
-            raise CorpuskitError(f"{path}: {describe(error)}") from error
+            raise CorpuskitError(f"{self._output / name}: {describe(error)}") from error
 
     def has_evaluation(self, num_done: int) -> bool:
         """Return whether evaluations.jsonl has a line for `num_done` steps."""
@@ -307,40 +308,44 @@ class MetricsWriter:
         return any(json.loads(line)["step"] == num_done for line in lines)
 
     def mixture(self, step: int, shares: Sequence[SourceShare]) -> MixtureMetrics:
-        """Write what was trained on in the first `step` steps; return it for the observer.
+        """Write the mixture of the first `step` steps; return it for the observer.
 
         Args:
             step: steps done.
             shares: the loader's `mixture(step)`.
         """
-        so_far = mixture(step, shares, self._trained)
-        self._write("mixture", asdict(so_far))
-        return so_far
+        total = sum(self._trained.values()) or 1
+        sources = {
+            share.source: SourceMixture(
+                planned_ratio=share.planned_share,
+                realised_ratio=self._trained.get(share.source, 0) / total,
+                tokens=self._trained.get(share.source, 0),
+                epochs=share.epochs,
+            )
+            for share in shares
+        }
+        metrics = MixtureMetrics(step, sources)
+        self._write("mixture", asdict(metrics))
+        return metrics
 
     def experts(self, step: int, sources: Mapping[str, Sequence[Sequence[int]]]) -> None:
         """Write how many tokens each expert got since the line before.
 
         Args:
             step: steps done.
-            sources: name -> of each layer, of each expert.
+            sources: name -> (layers, E) tokens.
         """
         self._write("experts", {"step": step, "sources": sources})
 
     def event(self, kind: str, text: str = "", /, **fields: Any) -> Event:
         """Write one event with the time; return it for the observer.
 
-        Values that JSON can't write are written as text.
+        Values that JSON does not have are written as text.
         """
         now = datetime.now(UTC).isoformat(timespec="seconds")
         line = {"event": kind, "time": now, **({"text": text} if text else {}), **fields}
         self._write("events", line, unknown=str)
         return Event(kind, text, fields)
-
-    def _cut_back(self, num_done: int) -> None:
-        """Drop the lines of steps after the first `num_done`; count what the others trained on."""
-        _cut(self._path("metrics"), lambda line: line["step"] < num_done and self._count(line))
-        for name in ("evaluations", "mixture", "experts"):
-            _cut(self._path(name), lambda line: line["step"] <= num_done)
 
     def _path(self, name: str) -> Path:
         return self._output / f"{name}.jsonl"
@@ -361,31 +366,8 @@ class MetricsWriter:
             raise CorpuskitError(f"{self._path(name)}: {describe(error)}") from error
 
 
-def mixture(step: int, shares: Sequence[SourceShare], trained: Mapping[str, int]) -> MixtureMetrics:
-    """Put what was trained on beside what the plan asks.
-
-    Args:
-        step: steps done.
-        shares: the loader's `mixture(step)`.
-        trained: labelled tokens by source.
-    """
-    total = sum(trained.values()) or 1
-    return MixtureMetrics(
-        step,
-        {
-            share.source: SourceMixture(
-                planned_ratio=share.planned_share,
-                realised_ratio=trained.get(share.source, 0) / total,
-                tokens=trained.get(share.source, 0),
-                epochs=share.epochs,
-            )
-            for share in shares
-        },
-    )
-
-
 def _finite(value: Any, unknown: Callable[[object], object]) -> Any:
-    """Return JSON values with `unknown(number)` for every number that is not finite."""
+    """Return JSON values with `unknown(number)` in place of every number that is not finite."""
     if isinstance(value, float):
         return value if math.isfinite(value) else unknown(value)
     if isinstance(value, Mapping):
@@ -396,7 +378,7 @@ def _finite(value: Any, unknown: Callable[[object], object]) -> Any:
 
 
 def _cut(path: Path, is_kept: Callable[[dict[str, Any]], bool]) -> None:
-    """Cut a file at its first line that is torn or not kept."""
+    """Cut a file at its first line that is incomplete or not kept."""
     with path.open("rb+") as file:
         end = 0
         for number, line in enumerate(file, 1):

@@ -6,7 +6,6 @@ query heads, G key/value heads, D head size, V vocabulary, P = V / ranks that sh
 
 from __future__ import annotations
 
-import hashlib
 import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -15,7 +14,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.distributed.tensor import DTensor
 from torch.nn.functional import cross_entropy, linear, silu
 from torch.utils.checkpoint import (
     checkpoint,
@@ -25,6 +24,7 @@ from torch.utils.checkpoint import (
 from corpuskit.loader.assemble import IGNORED
 from corpuskit.train.attention import attend, lay_out, rotate
 from corpuskit.train.moe import ExpertLayer
+from corpuskit.train.tensors import named_generator, shard_like
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -111,13 +111,13 @@ class Block(nn.Module):
         loads = None
         if self.recompute == "none" or not torch.is_grad_enabled():
             x, loads = self._mix(x, layout)
-        # In here and not around the block, so that parameters are gathered once for both passes.
+        # Inside the block's forward, so that FSDP gathers parameters once for both passes.
         elif self.recompute == "full":
             x, loads = checkpoint(self._mix, x, layout, use_reentrant=False)
         else:
             context = _keep_products
             x, loads = checkpoint(self._mix, x, layout, use_reentrant=False, context_fn=context)
-        # Out here, so that a pass that is computed again is not counted twice.
+        # Outside the checkpoint, so that a pass that is computed again is not counted twice.
         if loads is not None and torch.is_grad_enabled():
             self.loads.append(loads)
         return x
@@ -155,11 +155,11 @@ class Decoder(nn.Module):
         for number in layers or range(shape.layers):
             self.blocks.add_module(str(number), Block(shape, recompute=recompute))
         self.norm = _norm(shape.dim, shape) if has_last else None
-        # Tied: the head reads the embedding's weight; there is no second parameter to keep in step.
+        # Tied: the head reads the embedding's weight, so there is no parameter to keep equal.
         self.head = None
         if has_last and not shape.tied:
             self.head = nn.Linear(shape.dim, shape.vocab_size, bias=False)
-        # A tuple: what modules they have is known under its own name already.
+        # A tuple, so that torch does not register their modules a second time.
         self.stages = tuple(ModelStage(self, span) for span in stages)
 
     def forward(self, tokens: torch.Tensor, layout: Layout) -> torch.Tensor:
@@ -174,7 +174,7 @@ class Decoder(nn.Module):
 
 @dataclass(slots=True)
 class MicroBatch:
-    """R rows, as every stage of a pipeline makes them of the loader's batch."""
+    """R rows on this rank's device; every stage of a pipeline makes them from the same batch."""
 
     tokens: torch.Tensor  # (R, L) int64
     labels: torch.Tensor  # (R, L) int64
@@ -182,7 +182,7 @@ class MicroBatch:
     losses: torch.Tensor | None = None  # (R, L) nats, once the last stage has computed them
 
 
-def micro_batch(
+def make_micro_batch(
     shape: ModelShape,
     tokens: NDArray[np.integer],
     labels: NDArray[np.integer],
@@ -192,7 +192,7 @@ def micro_batch(
     device: torch.device,
     context: Context | None = None,
 ) -> MicroBatch:
-    """Make a micro-batch of (R, L) arrays as the loader gives them: of this rank's tokens."""
+    """Return a micro-batch of this rank's tokens, from the loader's (R, L) arrays."""
     layout = lay_out(
         position_ids,
         head_dim=shape.head_dim,
@@ -203,8 +203,8 @@ def micro_batch(
         context=context,
     )
     if context is not None:
-        places = context.places(tokens.shape[1])
-        tokens, labels = tokens[:, places], labels[:, places]
+        columns = context.columns(tokens.shape[1])
+        tokens, labels = tokens[:, columns], labels[:, columns]
     tokens, labels = (ids.astype(np.int64, copy=False) for ids in (tokens, labels))
     return MicroBatch(
         torch.from_numpy(tokens).to(device, non_blocking=True),
@@ -228,21 +228,21 @@ class ModelStage(nn.Module):
         self,
         x: torch.Tensor | None = None,
         *,
-        part: MicroBatch,
+        micro_batch: MicroBatch,
         z_loss: float = 0.0,
         divisor: torch.Tensor | float = 1.0,
     ) -> torch.Tensor:
-        """Map the stream (R, L, C); the first stage makes it, the last gives what to minimise."""
+        """Map the stream (R, L, C); the first stage makes it, the last returns what to minimise."""
         if self.embedding is not None:
-            x = self.embedding(part.tokens)
+            x = self.embedding(micro_batch.tokens)
         for block in self.blocks:
-            x = block(x, part.layout)
+            x = block(x, micro_batch.layout)
         assert x is not None, "the stage before gives it"
         if self.norm is None or self.head is None:
             return x
         logits = linear(self.norm(x), self.head.weight)
-        losses, objective = token_losses(logits, part.labels, z_loss)
-        part.losses = losses.detach()
+        losses, objective = token_losses(logits, micro_batch.labels, z_loss)
+        micro_batch.losses = losses.detach()
         return objective / divisor
 
 
@@ -278,8 +278,8 @@ def _sharded_losses(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Do the same as `token_losses` where each rank has (R, L, P) of the logits (R, L, V).
 
-    torch's `loss_parallel` has no log-normaliser to give, and its backward pass must run inside its
-    context.
+    Not by torch's `loss_parallel`: it returns no log-normaliser, and its backward pass must run
+    inside its context.
     """
     group = logits.device_mesh.get_group()
     per_token = _CrossEntropy.apply(logits.to_local().float(), labels, group)  # type: ignore[no-untyped-call]
@@ -298,32 +298,32 @@ class _CrossEntropy(torch.autograd.Function):
         ctx: Any, logits: torch.Tensor, labels: torch.Tensor, group: dist.ProcessGroup
     ) -> tuple[torch.Tensor, torch.Tensor]:
         size = logits.shape[-1]
-        places = labels - dist.get_rank(group) * size
-        is_here = (places >= 0) & (places < size)  # IGNORED is nowhere
-        places = places.clamp(0, size - 1)[..., None]
+        columns = labels - dist.get_rank(group) * size
+        is_here = (columns >= 0) & (columns < size)  # IGNORED is nowhere
+        columns = columns.clamp(0, size - 1)[..., None]
         highest = logits.amax(-1)
         dist.all_reduce(highest, dist.ReduceOp.MAX, group)
         powers = (logits - highest[..., None]).exp()
-        sums = torch.stack((powers.sum(-1), logits.gather(-1, places)[..., 0] * is_here))
+        sums = torch.stack((powers.sum(-1), logits.gather(-1, columns)[..., 0] * is_here))
         dist.all_reduce(sums, group=group)
         normalisers = highest + sums[0].log()
-        ctx.save_for_backward(powers.div_(sums[0][..., None]), places, is_here, labels != IGNORED)
+        ctx.save_for_backward(powers.div_(sums[0][..., None]), columns, is_here, labels != IGNORED)
         return (normalisers - sums[1]) * (labels != IGNORED), normalisers
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None, None]:
-        shares, places, is_here, is_labelled = ctx.saved_tensors
+        shares, columns, is_here, is_labelled = ctx.saved_tensors
         loss_gradients = gradients[0] * is_labelled
         slopes = shares * (loss_gradients + gradients[1])[..., None]
-        slopes.scatter_add_(-1, places, -(loss_gradients * is_here)[..., None])
+        slopes.scatter_add_(-1, columns, -(loss_gradients * is_here)[..., None])
         return slopes, None, None
 
 
 def width_factors(name: str, shape: ModelShape) -> tuple[float, float]:
-    """Return by what muP multiplies a parameter's initial values and its learning rate.
+    """Return the factors by which muP scales a parameter's initial values and learning rate.
 
     Multipliers of activations are folded into the final norm, so the model computes what it does
-    without: exports need to know nothing. Heads keep their size when the width grows.
+    without muP, and exports do not differ. Heads keep their size when the width grows.
 
     Source: G. Yang et al., Tensor Programs V (arXiv 2203.03466), table 8, for Adam.
     """
@@ -341,9 +341,9 @@ def init_weights(model: Decoder, seed: int, embedding_std: float | None = None) 
 
     Each parameter has a generator of its own, seeded by its name, and each rank makes the whole
     tensor and keeps its shard: no communication, and no more memory than the largest parameter.
-    Matrices, the embedding among them: normal, 1/sqrt(columns); those that write into the stream
-    are scaled by 1/sqrt(2 layers) more, as in GPT-2. Norms: one. Biases of routers: zero. Times
-    `width_factors`; but `embedding_std` replaces the embedding's own.
+    Matrices and the embedding: normal, with a standard deviation of 1/sqrt(columns), for those that
+    write into the stream divided by sqrt(2 layers), as in GPT-2. Norms: one. Biases of routers:
+    zero. All times `width_factors`. `embedding_std` replaces the embedding's own deviation.
     """
     for buffer in model.buffers():
         buffer.zero_()
@@ -357,14 +357,9 @@ def init_weights(model: Decoder, seed: int, embedding_std: float | None = None) 
             std /= math.sqrt(2 * model.shape.layers)
         if name == "embedding.weight" and embedding_std:
             std = embedding_std
-        digest = hashlib.blake2b(f"{seed}/{name}".encode(), digest_size=7).digest()
-        generator = torch.Generator(parameter.device).manual_seed(int.from_bytes(digest, "little"))
         weights = torch.empty(parameter.shape, device=parameter.device)
-        weights.normal_(0.0, std, generator=generator)
-        if isinstance(parameter, DTensor):
-            mesh, placements = parameter.device_mesh, parameter.placements
-            weights = distribute_tensor(weights, mesh, placements, src_data_rank=None)
-        parameter.copy_(weights)
+        weights.normal_(0.0, std, generator=named_generator(seed, name, parameter.device))
+        parameter.copy_(shard_like(weights, parameter))
 
 
 def _keep_products() -> tuple[Any, Any]:

@@ -1,12 +1,12 @@
 """Mixture of experts: a router that sends each token to some of many feed-forwards.
 
-Routing and balancing follow DeepSeek-V3: scores are sigmoids, the K experts with the highest
-score + bias are taken, and their scores without the bias, made to sum to `scaling`, are their
+Routing and balancing follow DeepSeek-V3: scores are sigmoids, each token goes to the K experts with
+the highest score + bias, and their scores without the bias, scaled to sum to `scaling`, are their
 weights. After each step the bias of an expert with fewer tokens than the mean rises by `bias_rate`,
-and that of one with more falls: experts get even loads without a loss that pulls against the
-model's own. No token is dropped: the experts' products have as many rows as they got tokens.
+and that of one with more falls. So experts get even loads without a second loss that competes with
+the model's own. No token is dropped: an expert's product has as many rows as it got tokens.
 
-What Hugging Face calls Glm4MoeForCausalLM computes the same.
+Glm4MoeForCausalLM of Hugging Face computes the same.
 
 Shapes: R rows, L tokens per row, T = R * L tokens, C model width, E experts, K of a token, F width
 inside an expert.
@@ -54,7 +54,7 @@ class Router(nn.Module):
 class Experts(nn.Module):
     """E SwiGLU feed-forwards, whose products are computed together.
 
-    With expert parallelism P ranks have E / P of them each, and send each other the tokens.
+    With expert parallelism, P ranks have E / P of them each, and exchange tokens.
     """
 
     def __init__(self, dim: int, experts: ExpertShape) -> None:
@@ -75,17 +75,17 @@ class Experts(nn.Module):
     # Sizes depend on the tokens, and float32 has no compiled product.
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def forward(self, x: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
-        """Map (T * K, C), sorted by expert; `counts`: (E,) int64 how many rows are of each."""
+        """Map (T * K, C), sorted by expert; `counts`: (E,) int64 rows of each expert."""
         if self.group is None:
             return self._map(x, counts)
         ranks = self.group.size()
         by_rank = counts.view(ranks, -1)
         incoming = torch.empty_like(by_rank)  # (P, E / P): rows that each rank sends to my experts
         dist.all_to_all_single(incoming, by_rank, group=self.group)
-        # The one wait of a layer: sizes must be known where messages are sent.
+        # The only wait for the device in a layer: the host must know the sizes of messages.
         num_sent, received = by_rank.sum(1).tolist(), incoming.sum(1).tolist()
         x = _Exchange.apply(x, received, num_sent, self.group)  # type: ignore[no-untyped-call]
-        # Rows come by rank, then by expert, and are wanted by expert.
+        # Rows come ordered by rank, then by expert; products need them ordered by expert.
         kinds = torch.arange(incoming.shape[1], device=x.device).repeat(ranks)
         order = kinds.repeat_interleave(incoming.flatten()).argsort(stable=True)
         inverse = torch.empty_like(order)
@@ -105,7 +105,7 @@ class Experts(nn.Module):
 
 
 class _Exchange(torch.autograd.Function):
-    """Rows from all ranks of a group to all, and gradients back the same way."""
+    """Sends rows from all ranks of a group to all, and gradients back the same way."""
 
     @staticmethod
     def forward(
@@ -125,7 +125,7 @@ class _Exchange(torch.autograd.Function):
 
 
 class ExpertLayer(nn.Module):
-    """Takes the place of a block's feed-forward: routed experts, and one that sees all tokens.
+    """Replaces a block's feed-forward: routed experts, and one that sees all tokens.
 
     Args:
         dim: C.
@@ -140,25 +140,25 @@ class ExpertLayer(nn.Module):
         self.shared = shared
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Map (R, L, C) token by token; return with it how many tokens each expert got, (R, E)."""
+        """Map (R, L, C) token by token; also return (R, E) tokens that each expert got."""
         rows, length, dim = x.shape
         tokens = x.reshape(-1, dim)
         experts, weights = self.router(tokens)
         count, per_token = self.router.experts.count, experts.shape[1]
         loads = torch.zeros(rows, count, device=x.device)
-        places = experts.view(rows, length * per_token)
-        loads.scatter_add_(1, places, torch.ones_like(places, dtype=loads.dtype))
+        by_row = experts.view(rows, length * per_token)
+        loads.scatter_add_(1, by_row, torch.ones_like(by_row, dtype=loads.dtype))
         order = experts.flatten().argsort(stable=True)
         routed = self.experts(tokens[order // per_token], loads.sum(0).long())
-        # Back in the order of tokens and summed there: an index_add_ would add up in any order.
-        back = torch.empty_like(order)
-        back[order] = torch.arange(len(order), device=x.device)
-        routed = routed[back].view(-1, per_token, dim) * weights[..., None].to(routed.dtype)
+        # Restore the order of tokens, then sum: index_add_ would add in no fixed order.
+        inverse = torch.empty_like(order)
+        inverse[order] = torch.arange(len(order), device=x.device)
+        routed = routed[inverse].view(-1, per_token, dim) * weights[..., None].to(routed.dtype)
         return routed.sum(1).view(x.shape) + self.shared(x), loads
 
 
 def expert_layers(blocks: nn.ModuleList) -> list[ExpertLayer]:
-    """Return the mixtures of experts of the layers that this rank has."""
+    """Return the expert layers among the blocks that this rank has."""
     layers = [block.feed_forward for block in blocks]
     return [layer for layer in layers if isinstance(layer, ExpertLayer)]
 
@@ -174,7 +174,7 @@ def take_loads(
         sources: (S,) the source of each of this rank's rows, in the order of micro-batches.
         num_sources: of the run.
     """
-    assert shape.experts is not None, "asked of models with experts"
+    assert shape.experts is not None, "only models with experts have loads"
     sums = torch.zeros(
         num_sources, shape.layers, shape.experts.count, dtype=torch.float64, device=sources.device
     )
@@ -186,7 +186,7 @@ def take_loads(
 
 
 def measure_loads(loads: torch.Tensor) -> ExpertLoads:
-    """Return how even loads (layers, E) are."""
+    """Measure how even loads (layers, E) are."""
     means = loads.mean(-1).clamp(min=1)
     return ExpertLoads((loads.amax(-1) / means).max().item(), int((loads == 0).sum()))
 

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.distributed.tensor import DTensor
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from corpuskit.train.model import width_factors
 from corpuskit.train.settings import moment_block
+from corpuskit.train.tensors import dequantise, full_tensor, local, shard_like
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -67,7 +68,7 @@ def build_optimizer(model: Decoder, settings: OptimizerSettings) -> torch.optim.
 def _group_of(
     name: str, parameter: nn.Parameter, model: Decoder, settings: OptimizerSettings
 ) -> tuple[bool, bool, float]:
-    """Return whether Muon steps a parameter, whether it is not decayed, and its rate's factor."""
+    """Return whether Muon steps a parameter, whether it is free of decay, and its rate's factor."""
     is_free = parameter.ndim == 1 or name == "embedding.weight"
     # Neither routers nor experts, which are stacks of matrices.
     is_matrix = parameter.ndim == 2 and not name.endswith(".router.weight")
@@ -96,7 +97,7 @@ def keep_average(optimizer: torch.optim.Optimizer, decay: float) -> None:
 
 @contextlib.contextmanager
 def averaged(optimizer: torch.optim.Optimizer) -> Iterator[None]:
-    """Exchange the weights and their averages, where there are any; exchange them back."""
+    """Have the model compute with the averages of its weights while entered, where it has any."""
     _exchange(optimizer)
     try:
         yield
@@ -114,7 +115,7 @@ def _exchange(optimizer: torch.optim.Optimizer) -> None:
 
 
 class Elementwise(torch.optim.Optimizer):
-    """What steps each number by itself: each rank does so with its own."""
+    """Base of optimizers that step each number by itself, so each rank steps its own shard."""
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
@@ -156,12 +157,11 @@ class Lion(Elementwise):
 
 
 class ScheduleFree(Elementwise):
-    """AdamW without a decay of the rate: it answers with an average of all its steps.
+    """AdamW without a decay of the rate: the result is an average of all its steps.
 
     Gradients are taken at the weights y, between the average x and the point z that steps. State
-    holds x as `average`, as `keep_average` does, so evaluations, exports and checkpoints know it;
-    z is (y - beta1 x) / (1 - beta1). Steps weigh by the square of their rate: the sum is in the
-    groups.
+    holds x as `average`, as `keep_average` does, so evaluations, exports and checkpoints find it;
+    z is (y - beta1 x) / (1 - beta1). A step weighs the square of its rate; the groups hold the sum.
 
     Source: A. Defazio et al., The Road Less Scheduled (arXiv 2405.15682); facebookresearch's
     `AdamWScheduleFree`, which keeps z instead of x.
@@ -198,7 +198,7 @@ class ScheduleFree(Elementwise):
 
 
 class AdamW8bit(Elementwise):
-    """AdamW with quantised moments of matrices; those of vectors, and of odd rows, are float32.
+    """AdamW with quantised moments of matrices; others are float32 (see `moment_block`).
 
     A moment takes one byte a number, and a scale per block. torchao (0.18) has the same, as a
     tensor class that torch 2.13 cannot save with `dcp.async_save`, that reshards at borders of
@@ -249,27 +249,21 @@ class AdamW8bit(Elementwise):
         weight.addcdiv_(moments[0], root, value=-group["lr"] / (1 - beta1**steps))
 
 
-def dequantise(codes: torch.Tensor, scale: torch.Tensor, qmap: torch.Tensor) -> torch.Tensor:
-    """Return the float32 numbers of codes (..., C); scale (..., B) has one per block."""
-    values = qmap.index_select(0, codes.flatten().int()).view(*scale.shape, -1)
-    return (values * scale[..., None]).view(codes.shape)
-
-
 def quantise_into(
     codes: torch.Tensor, scale: torch.Tensor, values: torch.Tensor, qmap: torch.Tensor
 ) -> None:
-    """Write the codes nearest to values (..., C), and the largest size of each block."""
+    """Write the codes nearest to values (..., C), and for each block its largest magnitude."""
     blocks = values.view(*scale.shape, -1)
     scale.copy_(blocks.abs().amax(-1)).clamp_(min=1e-30)
-    places = torch.bucketize(
+    nearest = torch.bucketize(
         blocks / scale[..., None], (qmap[1:] + qmap[:-1]) / 2, right=True, out_int32=True
     )
-    codes.copy_(places.view(codes.shape))
+    codes.copy_(nearest.view(codes.shape))
 
 
 @functools.cache
 def _map(device: torch.device, *, is_signed: bool) -> torch.Tensor:
-    """Return the 256 numbers that codes mean, dense near 0: seven decades, finer in the larger."""
+    """Return the 256 numbers that codes mean: seven decades, finer in the larger ones."""
     values = [0.0, 1.0]
     for decade in range(7):
         edges = torch.linspace(0.1, 1, 2 ** (decade + (not is_signed)) + 1)
@@ -290,9 +284,9 @@ class Muon(torch.optim.Optimizer):
     """Orthogonal steps for hidden matrices, and AdamW for the others.
 
     The direction of a matrix is its momentum with all singular values made about 1, times
-    0.2 sqrt(longer side): as large as AdamW's usual steps, so both take the same learning rate. An
-    orthogonal matrix needs the whole matrix: each rank gathers all of them, makes one in `ranks`
-    orthogonal, and sends it to the others. It communicates twice the weights per step.
+    0.2 sqrt(longer side): as large as AdamW's usual steps, so both take the same learning rate.
+    Orthogonalisation needs the whole matrix: each rank gathers all of them, orthogonalises one in
+    `ranks`, and sends it to the others. A step communicates twice the weights.
 
     Sources: K. Jordan et al., Muon (kellerjordan.github.io/posts/muon); J. Liu et al., Muon is
     Scalable for LLM Training (arXiv 2502.16982), section 2.2, for the factor. torch.optim.Muon
@@ -330,27 +324,25 @@ class Muon(torch.optim.Optimizer):
         for first in range(0, len(matrices), ranks):
             turn = matrices[first : first + ranks]
             update_of_rank = None
-            for place, matrix in enumerate(turn):
-                matrix_update = _full_tensor(self._direction(matrix, group["momentum"]))
-                if place == rank:
+            for owner, matrix in enumerate(turn):
+                matrix_update = full_tensor(self._direction(matrix, group["momentum"]))
+                if owner == rank:
                     update_of_rank = orthogonalise(matrix_update)
-            for place, matrix in enumerate(turn):
-                update = update_of_rank if place == rank else None
+            for owner, matrix in enumerate(turn):
+                update = update_of_rank if owner == rank else None
                 if update is None:
                     update = torch.empty(
                         matrix.shape, dtype=_precision(matrix), device=matrix.device
                     )
                 if mesh:
-                    dist.broadcast(update, group=mesh.get_group(), group_src=place)
-                if isinstance(matrix, DTensor):
-                    update = distribute_tensor(
-                        update, matrix.device_mesh, matrix.placements, src_data_rank=None
-                    )
+                    dist.broadcast(update, group=mesh.get_group(), group_src=owner)
                 matrix.mul_(1 - group["lr"] * group["weight_decay"])
-                matrix.add_(update, alpha=-0.2 * max(matrix.shape) ** 0.5 * group["lr"])
+                matrix.add_(
+                    shard_like(update, matrix), alpha=-0.2 * max(matrix.shape) ** 0.5 * group["lr"]
+                )
 
     def _direction(self, matrix: torch.Tensor, momentum: float) -> torch.Tensor:
-        """Add the gradient to the momentum; return what Nesterov's rule makes of both."""
+        """Add the gradient to the momentum; return Nesterov's direction."""
         state, gradient = self.state[matrix], matrix.grad
         assert gradient is not None
         if "momentum_buffer" not in state:
@@ -378,15 +370,6 @@ def orthogonalise(matrix: torch.Tensor) -> torch.Tensor:
 
 def _precision(matrix: torch.Tensor) -> torch.dtype:
     return torch.bfloat16 if matrix.is_cuda else torch.float32
-
-
-def local(tensor: torch.Tensor) -> torch.Tensor:
-    """Return what this rank has of a tensor."""
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
-
-
-def _full_tensor(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
 def learning_rate(tokens: int, total: int, peak: float, schedule: ScheduleSettings) -> float:
@@ -425,7 +408,7 @@ def clip_gradients(
     norms = []
     for members in meshes.values():
         norm = get_total_norm([member.grad for member in members if member.grad is not None])
-        norms.append(norm.full_tensor() if isinstance(norm, DTensor) else norm)
+        norms.append(full_tensor(norm))
     total = torch.linalg.vector_norm(torch.stack(norms))
     if pipeline is not None:
         squares = total.square()

@@ -1,8 +1,8 @@
-"""How ranks share the work: FSDP2 and others over (pipeline, replica, shard, expert, tensor).
+"""How ranks share the work: a mesh of (pipeline, replica, shard, expert, tensor), and FSDP2.
 
-Ranks of a pipeline have different layers (pipeline.py), ranks that share experts different ones of
-them (moe.py). With tensor parallelism, ranks share each
-matrix, and between blocks the tokens of a row.
+Ranks of a pipeline have different layers (pipeline.py), and ranks of an expert dimension different
+experts (moe.py). With tensor parallelism, ranks share each matrix and, between blocks, the tokens
+of a row.
 """
 
 from __future__ import annotations
@@ -50,46 +50,45 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 @dataclass(frozen=True, slots=True)
 class Parallel:
-    """This rank's place among the ranks."""
+    """This rank, and how it shares the work with the others."""
 
     mesh: DeviceMesh  # (pipeline, replica, shard, expert, tensor)
     dense_mesh: DeviceMesh  # the same, or, if ranks share experts, (pipeline, replica, shard)
     device: torch.device
     rank: int  # of the process
     world_size: int
-    data_rank: int  # which slice of the rows; ranks that share matrices or layers share it
-    data_ranks: int  # slices
-    data_group: dist.ProcessGroup  # one rank of each slice, this one among them
+    data_rank: int  # which slice of the rows; ranks that share matrices or layers have the same
+    data_ranks: int  # number of slices
+    data_group: dist.ProcessGroup  # this rank, and one of each other slice
     context: Context | None  # the ranks that share the tokens of these rows, if any do
-    pipeline_group: dist.ProcessGroup  # the ranks that have the other layers, this one among them
+    pipeline_group: dist.ProcessGroup  # this rank, and those that have the other layers
     save_group: dist.ProcessGroup  # gloo, for checkpoints only
-    talk_group: dist.ProcessGroup  # gloo, for what ranks tell each other
+    talk_group: dist.ProcessGroup  # gloo, for Python objects
 
     def sum(self, values: torch.Tensor) -> torch.Tensor:
-        """Add `values` up over the slices of the rows, in place; on every rank."""
+        """Add `values` up over the slices of the rows, in place, and return them; collective."""
         dist.all_reduce(values, group=self.data_group)
         return values
 
     def whole_rows(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Return (S, L) of what this rank has of its rows' tokens; collective."""
+        """Return whole rows (S, L) of the part (S, M) that this rank has of them; collective."""
         return tokens if self.context is None else self.context.gather(tokens)
 
     def gather(self, value: Any) -> list[Any]:
-        """Return what every rank gives, by rank, on every rank."""
+        """Return the values of all ranks, ordered by rank; collective."""
         values = [None] * self.world_size
         dist.all_gather_object(values, value, group=self.talk_group)
         return values
 
 
 def join(settings: TrainSettings) -> Parallel:
-    """Join the process group, making one if there is none, and lay the mesh over it.
+    """Join the process group, or make one, and lay the mesh over it.
 
-    Under torchrun the environment says who the ranks are; without it this is a run of one rank,
-    with a group of its own.
+    torchrun sets the environment that names the ranks; without it this is a run of one rank.
 
     Raises:
-        UsageError: CUDA was asked for or is needed, and is absent, or the sizes of `parallel` do
-            not divide the ranks.
+        UsageError: the settings need CUDA, which is absent, or the sizes of `parallel` do not
+            divide the ranks.
     """
     device = _choose_device(settings)
     if settings.parallel.offload:
@@ -120,7 +119,7 @@ def join(settings: TrainSettings) -> Parallel:
             device.type, (pipeline, replicas, shards * expert), mesh_dim_names=names[:3]
         )
     if tensor > 1:
-        mesh["shard", "tensor"]._flatten("model")  # norms of gradients add up over it in one go
+        mesh["shard", "tensor"]._flatten("model")  # norms of gradients are reduced over it at once
     return Parallel(
         mesh=mesh,
         dense_mesh=dense,
@@ -132,19 +131,18 @@ def join(settings: TrainSettings) -> Parallel:
         data_group=data.get_group(),
         context=Context(rows.get_local_rank(), context, rows.get_group()) if context > 1 else None,
         pipeline_group=mesh["pipeline"].get_group(),
-        # A save's collectives run in a thread beside the training step's. Sharing a group mixes
-        # them up: 6 of 6 runs on gloo's default group died or hung, 3 of 3 with a group of their
-        # own finished.
+        # A save's collectives run in a thread beside the training step's. In one group they mix: 6
+        # of 6 runs on gloo's default group died or hung, 3 of 3 with a group of their own finished.
         save_group=dist.new_group(backend="gloo"),
         talk_group=dist.new_group(backend="gloo"),
     )
 
 
 def build_model(shape: ModelShape, settings: TrainSettings, parallel: Parallel) -> Decoder:
-    """Build the decoder, sharded from the start, so no rank ever holds the whole of it.
+    """Build the decoder, sharded from the start, so that no rank ever holds all of it.
 
-    Weights are kept in float32 and used in `settings.dtype`; gradients are reduced in float32, and
-    summed over ranks, not averaged: the loss is divided by the labelled tokens of the whole step.
+    Weights are stored in float32 and used in `settings.dtype`. Gradients are reduced in float32,
+    and summed over ranks, not averaged: the loss is divided by the labelled tokens of the step.
     """
     with torch.device("meta"):
         spans = stage_spans(shape.layers, settings.parallel)
@@ -166,8 +164,8 @@ def build_model(shape: ModelShape, settings: TrainSettings, parallel: Parallel) 
     if settings.compile:
         for block in model.blocks:
             block.compile()
-    # A rank alone in float32 has nothing to shard or cast: FSDP would copy weights and gradients, 3
-    # to 7 % of a step of 2,000 tokens on a CPU core. State dicts have the same names without.
+    # A single rank in float32 has nothing to shard or cast: FSDP would copy weights and gradients,
+    # 3 to 7 % of a step of 2,000 tokens on a CPU core. State dicts have the same names without it.
     is_alone = parallel.world_size == settings.parallel.pipeline and settings.dtype == "float32"
     if not is_alone or settings.parallel.offload:
         _shard(model, settings, parallel)
@@ -178,11 +176,11 @@ def build_model(shape: ModelShape, settings: TrainSettings, parallel: Parallel) 
 
 
 def share_matrices(model: Decoder, mesh: DeviceMesh) -> None:
-    """Spread the model, still without weights, over the ranks of `mesh`.
+    """Share the matrices of a model, still without weights, among the ranks of `mesh`.
 
     A block's first matrices are cut by outputs, its last ones by inputs, so each half of a block
-    gathers the tokens once and adds up once; norms and the stream between see L / ranks tokens.
-    Norms have whole weights; FSDP, which comes on top, adds up their gradients.
+    gathers the tokens once and reduces once; norms and the stream between them have L / ranks
+    tokens. Norms have whole weights; FSDP, which is applied on top, sums their gradients.
     """
     by_tokens, replicated = Shard(1), Replicate()
     gather_tokens = PrepareModuleInput(
@@ -205,22 +203,22 @@ def share_matrices(model: Decoder, mesh: DeviceMesh) -> None:
     for name in ("feed_forward.gate", "feed_forward.up"):
         plan[f"blocks.*.{name}"] = ColwiseParallel()
     if model.shape.qk_norm:
-        # Over heads instead of tokens: each rank has all tokens of its heads.
+        # Sharded over heads instead of tokens: each rank has all tokens of its heads.
         for name in ("attention.query_norm", "attention.key_norm"):
             plan[f"blocks.*.{name}"] = SequenceParallel(sequence_dim=2, use_local_output=True)
     if model.head is not None:
         plan["head"] = ColwiseParallel()
-    # A stage of a pipeline has not all of them.
-    has = dict(model.named_children())
-    plan = {name: style for name, style in plan.items() if name.split(".")[0] in has}
+    # A stage of a pipeline lacks some of them.
+    children = dict(model.named_children())
+    plan = {name: style for name, style in plan.items() if name.split(".")[0] in children}
     parallelize_module(model, mesh, plan)
     if model.embedding is not None:
-        # It returns a tensor still on its way (AsyncCollectiveTensor), whose gradient a compiled
-        # block drops without a word (torch 2.13); a copy has arrived.
+        # It returns a tensor that is not complete yet (AsyncCollectiveTensor), whose gradient a
+        # compiled block silently drops (torch 2.13); a copy is complete.
         model.embedding.register_forward_hook(lambda _module, _inputs, output: output.clone())
     if model.norm is None:
         return
-    # The head reads a weight and is no module when tied: what comes before it gathers the tokens.
+    # A tied head is not a module, so the norm before it gathers the tokens.
     parallelize_module(
         model.norm,
         mesh,
@@ -233,7 +231,7 @@ def share_matrices(model: Decoder, mesh: DeviceMesh) -> None:
 def _shard(model: Decoder, settings: TrainSettings, parallel: Parallel) -> None:
     dimensions = ("shard",) if settings.parallel.replicas == 1 else ("replica", "shard")
     mesh = parallel.dense_mesh[dimensions]
-    # Inputs are left alone: torch 2.13 casts what a dataclass holds, too, and the rotary angles of
+    # Inputs are not cast: torch 2.13 also casts the fields of dataclasses, and the rotary angles of
     # `Layout` would become bfloat16.
     dtype = DTYPES[settings.dtype]
     policy = MixedPrecisionPolicy(dtype, torch.float32, cast_forward_inputs=False)
@@ -257,11 +255,10 @@ def _shard(model: Decoder, settings: TrainSettings, parallel: Parallel) -> None:
 
 
 def begin_micro_batch(model: nn.Module, settings: TrainSettings, *, is_last: bool) -> None:
-    """Set before a micro-batch what its backward pass leaves on this rank.
+    """Set before a micro-batch what FSDP communicates and frees in its backward pass.
 
-    Replicas add up their gradients once per step. Shards do so at each backward pass, but with
-    `parallel.zero: 1`, which keeps whole gradients until the last; weights stay whole as long with
-    1 and 2.
+    Gradients are reduced over replicas once per step, and over shards in each backward pass; with
+    `parallel.zero: 1` only in the last one. With 1 and 2, weights stay whole until then.
     """
     if isinstance(model, FSDPModule):
         model.set_requires_gradient_sync(is_last or settings.parallel.zero > 1)
@@ -270,7 +267,7 @@ def begin_micro_batch(model: nn.Module, settings: TrainSettings, *, is_last: boo
 
 
 def require_offload(device: torch.device) -> None:
-    """Refuse to offload to where everything is.
+    """Refuse to offload from the CPU, which is to offload to the same memory.
 
     Raises:
         UsageError: the device is the CPU.
@@ -282,7 +279,7 @@ def require_offload(device: torch.device) -> None:
 
 
 def use_float8(model: Decoder, device: torch.device, tensor: int) -> None:
-    """Let torchao's float8 take over the matrix products of the blocks.
+    """Have torchao compute the matrix products of the blocks in float8.
 
     Raises:
         UsageError: torchao is absent, or the device has no float8.
@@ -307,7 +304,7 @@ def use_float8(model: Decoder, device: torch.device, tensor: int) -> None:
     convert_to_float8_training(
         model,
         module_filter_fn=lambda module, name: (
-            # The kernels take multiples of 16 only.
+            # The kernels need multiples of 16.
             name.startswith("blocks.")
             and isinstance(module, nn.Linear)
             and module.in_features % 16 == module.out_features % 16 == 0
@@ -316,10 +313,10 @@ def use_float8(model: Decoder, device: torch.device, tensor: int) -> None:
 
 
 def require_same(parallel: Parallel, subject: str, value: str) -> None:
-    """Refuse to train if the ranks don't all have the same of something.
+    """Refuse to train if a value is not the same on all ranks.
 
     Raises:
-        UsageError: on every rank, with what each has.
+        UsageError: on every rank, with the values of all.
     """
     values = parallel.gather(value)
     if len(set(values)) > 1:
@@ -328,10 +325,10 @@ def require_same(parallel: Parallel, subject: str, value: str) -> None:
 
 
 def _meet() -> tuple[dist.Store, int, int]:
-    """Return the store where ranks find each other, this rank, and how many there are.
+    """Return the store in which ranks find each other, this rank, and the number of ranks.
 
-    torchrun keeps one store over the restarts of a node's ranks, in which gloo then finds addresses
-    of killed ones: 4 of 4 restarts failed or hung. So each attempt has keys of its own. Several
+    torchrun keeps one store over the restarts of a node's ranks, where gloo then reads addresses of
+    killed ranks: 4 of 4 restarts failed or hung. So each attempt has a prefix of its own. Several
     nodes may count restarts differently; there, let torchrun make new stores
     (TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1).
     """

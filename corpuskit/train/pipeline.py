@@ -91,16 +91,16 @@ class Pipeline:
 
 
 class _ScheduledStage(PipelineStage):
-    """What a schedule knows of a stage; it gives the stage each micro-batch by its number."""
+    """A stage as torch's schedules call it: by the number of a micro-batch, which it then makes."""
 
     def __init__(
         self, stage: ModelStage, stages: int, settings: TrainSettings, parallel: Parallel,
         stream: torch.Tensor,
     ) -> None:  # fmt: skip
         self._stage, self._settings = stage, settings
-        # Schedules that compute gradients of weights apart go past the hooks with which FSDP adds
-        # them up, so there torch handles FSDP. Elsewhere it must not see it: it would keep whole
-        # weights and gradients to the end of a step, whatever `parallel.zero` says.
+        # Schedules with a split backward pass bypass the hooks in which FSDP reduces gradients, so
+        # with them torch handles FSDP. With others it must not see FSDP: it would keep whole
+        # weights and gradients to the end of a step, whatever `parallel.zero` is.
         module = stage if settings.parallel.splits_backward else _Unsharded(stage)
         span, objective = stage.span, torch.empty(())
         super().__init__(
@@ -108,7 +108,7 @@ class _ScheduledStage(PipelineStage):
             span.index,
             stages,
             parallel.device,
-            # Given both, torch takes no first step to find out what is sent.
+            # With both given, torch does not run a first step to find out what is sent.
             input_args=() if span.is_first else (stream,),
             output_args=(objective if span.is_last else stream,),
             group=parallel.pipeline_group,
@@ -128,11 +128,15 @@ class _ScheduledStage(PipelineStage):
         save_forward_output: bool = True,
     ) -> Any:
         """Run a micro-batch forward."""
-        part = self._take(fwd_chunk_id)
-        extra = {"part": part, "z_loss": self._settings.model.z_loss, "divisor": self._num_labels}
-        output = super().forward_one_chunk(fwd_chunk_id, args, extra, save_forward_output)
-        if part.losses is not None:
-            self._losses[fwd_chunk_id] = part.losses
+        micro_batch = self._take(fwd_chunk_id)
+        options = {
+            "micro_batch": micro_batch,
+            "z_loss": self._settings.model.z_loss,
+            "divisor": self._num_labels,
+        }
+        output = super().forward_one_chunk(fwd_chunk_id, args, options, save_forward_output)
+        if micro_batch.losses is not None:
+            self._losses[fwd_chunk_id] = micro_batch.losses
         return output
 
     def backward_one_chunk(
@@ -157,40 +161,40 @@ class _Unsharded(nn.Module):
 
 @torch.no_grad()
 def forward_only(
-    model: Decoder, settings: TrainSettings, parallel: Parallel, parts: Sequence[MicroBatch]
+    model: Decoder, settings: TrainSettings, parallel: Parallel, micro_batches: Sequence[MicroBatch]
 ) -> torch.Tensor:
-    """Return the (R * parts, M) loss of each token, in nats, on every rank of the pipeline.
+    """Return the (N * R, M) loss of each token of N micro-batches, in nats, on every rank.
 
-    Stage by stage, each over all micro-batches: so stages of different ranks work at once.
-    Collective.
+    Each stage computes all micro-batches in turn, so stages of different ranks work at the same
+    time. Collective.
     """
     group, own_rank = parallel.pipeline_group, dist.get_rank(parallel.pipeline_group)
     ranks = [span.rank for span in stage_spans(model.shape.layers, settings.parallel)]
-    shape = tuple(parts[0].tokens.shape)
+    shape = tuple(micro_batches[0].tokens.shape)
     like = _stream_like(model, settings, shape)
-    streams: list[torch.Tensor | None] = [None] * len(parts)
+    streams: list[torch.Tensor | None] = [None] * len(micro_batches)
     sending = []
     for stage in model.stages:
         number = stage.span.index
-        for place, part in enumerate(parts):
-            x = streams[place]
+        for index, micro_batch in enumerate(micro_batches):
+            x = streams[index]
             if number and ranks[number - 1] != own_rank:
                 x = torch.empty(like.shape, dtype=like.dtype, device=parallel.device)
                 dist.recv(x, group=group, group_src=ranks[number - 1])
-            streams[place] = x = stage(x, part=part)
+            streams[index] = x = stage(x, micro_batch=micro_batch)
             if not stage.span.is_last and ranks[number + 1] != own_rank:
                 sending.append((dist.isend(x, group=group, group_dst=ranks[number + 1]), x))
     for work, _ in sending:
         assert work is not None, "this rank is of the group"
         work.wait()
-    losses = [part.losses for part in parts if part.losses is not None]
-    return _from_last(losses, len(parts), shape, ranks[-1], parallel)
+    losses = [batch.losses for batch in micro_batches if batch.losses is not None]
+    return _from_last(losses, len(micro_batches), shape, ranks[-1], parallel)
 
 
 def _from_last(
     losses: list[torch.Tensor], num: int, shape: tuple[int, ...], source: int, parallel: Parallel
 ) -> torch.Tensor:
-    """Return on every rank of the pipeline what `source`, which has the last stage, has."""
+    """Return the losses of the last stage, which rank `source` has, on every rank."""
     losses_of_all = torch.empty((num * shape[0], *shape[1:]), device=parallel.device)
     if dist.get_rank(parallel.pipeline_group) == source:
         losses_of_all = torch.cat(losses)
@@ -199,7 +203,7 @@ def _from_last(
 
 
 def _stream_like(model: Decoder, settings: TrainSettings, shape: tuple[int, ...]) -> torch.Tensor:
-    """Return a tensor as what one stage sends to the next: (R, M / t, C) of t tensor ranks."""
+    """Return a meta tensor like what a stage sends on: (R, M / t, C) with t tensor ranks."""
     sizes = (shape[0], shape[1] // settings.parallel.tensor, model.shape.dim)
     dtype = DTYPES[settings.dtype]
     return torch.empty(sizes, dtype=dtype, device="meta", requires_grad=True)

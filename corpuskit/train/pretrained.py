@@ -1,4 +1,4 @@
-"""Opens a model to judge it: a checkpoint of a training, or a Hugging Face folder."""
+"""Opens a model to evaluate it: a checkpoint of a training, or a Hugging Face folder."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
-from torch.distributed.tensor import DTensor, distribute_tensor
 
 from corpuskit.errors import UsageError
 from corpuskit.loader.index import read_mix
@@ -24,6 +23,7 @@ from corpuskit.train.huggingface_export import (
 from corpuskit.train.parallel import build_model, join
 from corpuskit.train.record import require_undamaged
 from corpuskit.train.settings import TrainSettings
+from corpuskit.train.tensors import shard_like
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,8 +32,7 @@ if TYPE_CHECKING:
     from corpuskit.train.model import Decoder
     from corpuskit.train.parallel import Parallel
 
-MOST_TOKENS = 4096
-"""Tokens of a row by default: models that read 131,072 would take GBs a row."""
+MAX_DEFAULT_TOKENS = 4096  # of a row: models that read 131,072 would take GBs for one
 
 
 @dataclass(frozen=True)
@@ -42,8 +41,8 @@ class Pretrained:
 
     Attributes:
         seq_len: L, inputs of a row.
-        data: the run whose tokenizer made its tokens; None: the folder has its tokenizer.
-        is_guest: the process group was there before.
+        data: the run directory whose tokenizer the model uses; None: the folder has a tokenizer.
+        is_guest: the process group existed before, and is not to be destroyed.
     """
 
     model: Decoder
@@ -54,7 +53,7 @@ class Pretrained:
     is_guest: bool
 
     def close(self) -> None:
-        """Leave the process group; of several ranks, end the process (see loop.main)."""
+        """Leave the process group. One of several ranks ends its process (see `loop.main`)."""
         if self.is_guest:
             return
         dist.destroy_process_group()
@@ -95,7 +94,7 @@ def open_pretrained(
         shape = read_shape(folder)
         settings = TrainSettings.model_validate({**base, "data": "none"})
         longest = read_json(folder / CONFIG, "").get("max_position_embeddings")
-        max_tokens = int(longest) if isinstance(longest, int) else MOST_TOKENS
+        max_tokens = int(longest) if isinstance(longest, int) else MAX_DEFAULT_TOKENS
         parallel = join(settings)
         model = build_model(shape, settings, parallel)
         load_initial_weights(folder, model, parallel)
@@ -116,7 +115,7 @@ def open_pretrained(
             f"{folder}: has neither config.json (a Hugging Face model) nor checkpoints/ (the "
             "output of a training). Correct the folder."
         )
-    length = seq_len or min(max_tokens, MOST_TOKENS)
+    length = seq_len or min(max_tokens, MAX_DEFAULT_TOKENS)
     return Pretrained(model, settings, parallel, length, data, is_guest)
 
 
@@ -124,8 +123,4 @@ def open_pretrained(
 def _load(read: Iterator[torch.Tensor], model: Decoder) -> None:
     """Fill a model, sharded or not, with whole weights."""
     for parameter, tensor in zip(model.parameters(), read, strict=True):
-        weights = tensor.to(parameter.device)
-        if isinstance(parameter, DTensor):
-            mesh, placements = parameter.device_mesh, parameter.placements
-            weights = distribute_tensor(weights, mesh, placements, src_data_rank=None)
-        parameter.copy_(weights)
+        parameter.copy_(shard_like(tensor.to(parameter.device), parameter))

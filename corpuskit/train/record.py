@@ -31,14 +31,14 @@ if TYPE_CHECKING:
 FORMAT = 2
 FILE = "train.json"
 READERS = 8  # threads of a rank that check files
-WAIT_SECONDS = 20.0  # for the lock: ranks that are ending may still be saving
+LOCK_SECONDS = 20.0  # to wait for the lock: ranks that are ending may still be saving
 _NAME = re.compile(r"step-(\d{8,})")
-_LAST = b',"digest":"'  # of the bytes before it
+_DIGEST_FIELD = b',"digest":"'  # the last field of a record: the digest of the bytes before it
 
 MISSING = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 
 Files = dict[str, tuple[int, str]]
-"""Size in bytes and digest, by name."""
+"""Name -> size in bytes, digest."""
 
 
 class DamagedCheckpointError(DataError):
@@ -58,12 +58,12 @@ class CheckpointRecord:
     settings: dict[str, Any]  # TrainSettings
     settings_hash: str
     plan_hash: str  # of the mix plan whose rows were consumed
-    loader: dict[str, Any]  # the loader's own state
+    loader: dict[str, Any]  # LoaderState
     world_size: int  # ranks that wrote it; any number may read it
-    guard: dict[str, Any] | None = None  # what the spike guard compares the next step with
+    guard: dict[str, Any] | None = None  # state of the SpikeGuard
     run: str = ""  # id of the training that wrote it
     skips: list[dict[str, Any]] = field(default_factory=list)  # of the training so far
-    files: Files = field(default_factory=dict)  # all others of the folder
+    files: Files = field(default_factory=dict)  # all other files of the folder
 
 
 def step_of(name: str) -> int | None:
@@ -79,14 +79,14 @@ def complete_checkpoints(folder: Path) -> dict[int, Path]:
 
 
 def require_checkpoint(folder: Path) -> None:
-    """Refuse to branch from what is no checkpoint.
+    """Refuse to branch from a folder that is not a checkpoint.
 
     Raises:
-        UsageError: says what to name.
+        UsageError: it is not; says what to name.
     """
     if step_of(folder.name) is None or not folder.is_dir():
         raise UsageError(
-            f"branch_from: {folder} is no checkpoint. Name a folder step-N of the trunk's "
+            f"branch_from: {folder} is not a checkpoint. Name a folder step-N of the trunk's "
             "OUTPUT/checkpoints."
         )
 
@@ -97,19 +97,19 @@ def folder_name(step: int) -> str:
 
 
 def forgettable(steps: Iterable[int], settings: TrainSettings) -> set[int]:
-    """Return the checkpoints, by their steps, that no rule keeps and no rollback may need."""
+    """Return the steps of the checkpoints that no rule keeps and no rollback may need."""
     rules, ordered = settings.checkpoint, sorted(steps)
     every, old = rules.keep_every_steps, ordered[: -rules.keep]
     losses = held_out_losses(Path(settings.output)) if rules.keep_best else {}
-    best = sorted((losses[step], step) for step in old if step in losses)
-    keep = {step for _, step in best[: rules.keep_best]}
+    by_loss = sorted((losses[step], step) for step in old if step in losses)
+    best = {step for _, step in by_loss[: rules.keep_best]}
     far_enough = [step for step in ordered if step <= ordered[-1] - settings.guard.reach]
-    needed = max(far_enough, default=0)
-    return {s for s in old if s < needed and s not in keep and (not every or s % every)}
+    for_rollback = max(far_enough, default=0)
+    return {s for s in old if s < for_rollback and s not in best and (not every or s % every)}
 
 
 def held_out_losses(output: Path) -> dict[int, float]:
-    """Return the nats per held-out token after steps that were evaluated."""
+    """Return step -> nats per held-out token, of the steps after which there was an evaluation."""
     losses = {}
     path = output / "evaluations.jsonl"
     for line in path.read_bytes().split(b"\n")[:-1] if path.exists() else ():
@@ -125,7 +125,7 @@ def write_record(folder: Path, record: CheckpointRecord) -> None:
     """Write `train.json`, durably."""
     fields = json.dumps({"format": FORMAT, **asdict(record)}, separators=(",", ":")).encode()
     body = fields.removesuffix(b"}")
-    LocalStore(folder).put(FILE, body + _LAST + digest_content(body).encode() + b'"}')
+    LocalStore(folder).put(FILE, body + _DIGEST_FIELD + digest_content(body).encode() + b'"}')
 
 
 def read_record(
@@ -135,10 +135,10 @@ def read_record(
 
     Args:
         folder: of the checkpoint.
-        advice: how the message of a damaged one ends.
+        advice: how the message ends if it is damaged.
 
     Raises:
-        DamagedCheckpointError: it is not what was written, or of another step than the folder.
+        DamagedCheckpointError: it is not what was saved, or of another step than the folder's name.
         DataError: it is of another format.
         CorpuskitError: the folder can't be read from here.
     """
@@ -151,14 +151,8 @@ def read_record(
         raise CorpuskitError(
             f"{describe(error)} Every node must see the output folder, and may read it."
         ) from None
-    body, _, digest = content.rpartition(_LAST)
+    body, _, digest = content.rpartition(_DIGEST_FIELD)
     if digest_content(body).encode() + b'"}' != digest:
-        if _is_older(content):
-            raise DataError(
-                f"{folder / FILE}: format 1, of an older corpuskit, has no digests and can't be "
-                "checked. Train on with that version, or export the model there and begin a new "
-                "output with init_from."
-            )
         raise DamagedCheckpointError(folder, f"{FILE} is not what was saved", advice)
     fields = json.loads(body + b"}")
     number = fields.pop("format")
@@ -170,14 +164,6 @@ def read_record(
         problem = f"{FILE} is of step {record.step}: the folder was renamed, or files were swapped"
         raise DamagedCheckpointError(folder, problem, advice)
     return record
-
-
-def _is_older(content: bytes) -> bool:
-    try:
-        fields = json.loads(content)
-    except (ValueError, RecursionError):
-        return False
-    return isinstance(fields, dict) and fields.get("format") == 1 and "files" not in fields
 
 
 def require_undamaged(folder: Path, advice: str) -> CheckpointRecord:
@@ -197,12 +183,12 @@ def find_damage(
 ) -> str:
     """Return what is wrong with this rank's share of some files; empty if nothing is.
 
-    Each file is read by one rank, as a rule by the one that wrote it, and by one thread.
+    One thread of one rank reads each file: the rank that wrote it, if the number is the same.
 
     Args:
         folder: of the files.
         files: their sizes and digests.
-        rank, ranks: which share.
+        rank, ranks: this rank, and how many there are.
 
     Raises:
         OSError: a file exists and can't be read.
@@ -214,13 +200,13 @@ def find_damage(
 
 
 def files_of(folder: Path, names: Iterable[str]) -> Files:
-    """Return size and digest of some files."""
+    """Return size and digest of files in a folder."""
     paths = {name: folder / name for name in names}
     return {name: (path.stat().st_size, digest_part(path)) for name, path in paths.items()}
 
 
 def _by_number(name: str) -> tuple[list[int], str]:
-    # `__7_0.distcp` is of rank 7; `.metadata`, small, comes last.
+    # Rank 7 wrote `__7_0.distcp`; `.metadata`, which is small, comes last.
     return [int(number) for number in re.findall(r"\d+", name)] or [1 << 62], name
 
 
@@ -243,19 +229,19 @@ def lock_output(
     trunk: str | None = None,
     restore: Callable[[], object] | None = None,
 ) -> Iterator[str]:
-    """Hold the folder while entered, and yield the id that its training got at its first start.
+    """Lock the folder while entered, and yield the id that its training got at its first start.
 
-    Rank 0 locks `lock`; the lock ends with the process, however that ends. Where the file system
-    has no locks, nothing is held.
+    Rank 0 locks the file `lock`; the lock ends with the process, however that ends. A file system
+    without locks is no error: nothing is locked then.
 
     Args:
         output: the folder.
         parallel: this rank.
-        trunk: the checkpoint that a new training branches from; it skips what that one skipped.
-        restore: fills the folder on a new machine, its id included, from copies of checkpoints.
+        trunk: the checkpoint that a new training branches from; it skips the rows of its `skips`.
+        restore: fills the folder on a new machine, the id included, from copies of checkpoints.
 
     Raises:
-        UsageError: another process trains into this folder, or another training has the copies.
+        UsageError: another process trains into this folder, or the copies are another training's.
         DataError: `run.json` is damaged.
     """
     with contextlib.ExitStack() as stack:
@@ -270,13 +256,13 @@ def lock_output(
 
 
 def _lock(file: IO[str], output: Path) -> None:
-    deadline = time.monotonic() + WAIT_SECONDS
+    deadline = time.monotonic() + LOCK_SECONDS
     while True:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
-                return
+                return  # the file system has no locks
             if time.monotonic() > deadline:
                 raise UsageError(
                     f"{output}: another process trains into this folder. Wait for it, end it, or "
@@ -290,7 +276,7 @@ def _lock(file: IO[str], output: Path) -> None:
 def _identity(output: Path, trunk: str | None = None) -> str:
     path = output / "run.json"
     if not path.exists():
-        newest = _newest_record(output)  # of a training that continues elsewhere
+        newest = _newest_record(output)  # of a training whose `run.json` was not copied along
         skips = newest.skips if newest else []
         if trunk and not newest and Path(trunk, "train.json").is_file():
             skips = read_record(Path(trunk)).skips
@@ -298,7 +284,7 @@ def _identity(output: Path, trunk: str | None = None) -> str:
     return id_in(path.read_bytes(), str(path))
 
 
-def id_in(content: bytes, place: str) -> str:
+def id_in(content: bytes, path: str) -> str:
     """Return the id of a training in its `run.json`.
 
     Raises:
@@ -307,14 +293,14 @@ def id_in(content: bytes, place: str) -> str:
     try:
         return str(json.loads(content)["id"])
     except (ValueError, KeyError, TypeError) as error:
-        raise DataError(f"{place}: has no id: {error}. Restore it, or delete it.") from None
+        raise DataError(f"{path}: has no id: {error}. Restore it, or delete it.") from None
 
 
 def find_newest(settings: TrainSettings) -> tuple[Path, CheckpointRecord] | None:
-    """Return what a run goes on from, without a look at its tensors: folder and record.
+    """Return folder and record of the checkpoint that a run continues from; reads no tensors.
 
     Raises:
-        UsageError: it is to branch from what is no checkpoint.
+        UsageError: `branch_from` is not a checkpoint.
     """
     own = complete_checkpoints(Path(settings.output, "checkpoints"))
     for folder in reversed(own.values()):
@@ -341,9 +327,9 @@ def _write_run(output: Path, identity: str, skips: list[dict[str, Any]]) -> None
 
 
 def read_skips(output: Path) -> list[dict[str, Any]]:
-    """Return the rows that a training passes over since its rollbacks, each with the reason.
+    """Return the spans of rows that a training skips since its rollbacks, each with the reason.
 
-    They are the training's own, in its `run.json`: others on the same plan take these rows.
+    They are in its own `run.json`: other trainings on the same plan take these rows.
 
     Raises:
         DataError: `run.json` is damaged.
@@ -360,11 +346,11 @@ def read_skips(output: Path) -> list[dict[str, Any]]:
 
 
 def spans_of(skips: Iterable[Mapping[str, Any]]) -> list[tuple[int, int, str]]:
-    """Return what the loader takes as `skip`."""
+    """Return the spans in the form of the loader's `skip`: (first, end, hash of the plan)."""
     return [(int(skip["rows"][0]), int(skip["rows"][1]), str(skip["plan"])) for skip in skips]
 
 
 def add_skip(output: Path, first: int, end: int, plan: str, reason: str) -> None:
-    """Have a training pass over rows [first, end) of a plan from now on."""
+    """Have a training skip rows [first, end) of a plan from now on."""
     skip = {"rows": [first, end], "plan": plan, "reason": reason}
     _write_run(output, _identity(output), [*read_skips(output), skip])

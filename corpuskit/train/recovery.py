@@ -1,4 +1,4 @@
-"""What follows a step that the guard refuses: its documents are named, or the run goes back."""
+"""What follows a bad step: its documents are named, or the run goes back to a checkpoint."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from corpuskit.errors import CorpuskitError
-from corpuskit.train.guard import NAMED, GuardError, document_losses, name_documents
+from corpuskit.train.guard import MAX_SUSPECTS, GuardError, document_losses, name_documents
 from corpuskit.train.record import add_skip, step_of
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def report_bad_step(
     ]
     reports = run.parallel.gather((run.parallel.data_rank, local, rows))
     by_slice = {rank: report for rank, *report in reports}  # ranks that share rows report the same
-    worst = sorted(s for entries, _ in by_slice.values() for s in entries)[::-1][:NAMED]
+    worst = sorted(s for entries, _ in by_slice.values() for s in entries)[::-1][:MAX_SUSPECTS]
     if run.parallel.rank:
         return
     documents, unknown = [], None
@@ -76,10 +76,10 @@ def report_bad_step(
 
 
 def go_back(run: Run, watch: Watch) -> None:
-    """Have this training skip the rows of the bad steps; make an older checkpoint the newest.
+    """Have this training skip the rows of the bad steps, and delete the newer checkpoints.
 
     Checkpoints are deleted first: a run that is killed in between meets the same rows again, and
-    comes back here. Bad steps before the oldest checkpoint are not skipped: they were not applied.
+    calls this again. Bad steps before the oldest checkpoint are not skipped: they were not applied.
 
     Raises:
         GuardError: the run has gone back as often as it may, or no row would be left.
@@ -87,11 +87,13 @@ def go_back(run: Run, watch: Watch) -> None:
     watch.saved(run.checkpoints.wait())
     watch.heartbeat.beat(run.guard.bad_steps[-1], "rollback")
     guard, loader, bad = run.guard.settings, run.loader, run.guard.bad_steps
-    so_far = len(run.skips)
+    num_rollbacks = len(run.skips)
     times = "time" if len(bad) == 1 else "times"
     reason = f"{len(bad)} {times} within {guard.window} steps (steps {', '.join(map(str, bad))})"
-    if so_far >= guard.rollbacks:
-        used = f"the {so_far} rollbacks are used up" if so_far else "guard.rollbacks is 0"
+    if num_rollbacks >= guard.rollbacks:
+        used = "guard.rollbacks is 0"
+        if num_rollbacks:
+            used = f"the {num_rollbacks} rollbacks are used up"
         raise GuardError(
             f"{run.settings.output}: a step was bad {reason}, and {used}. None of them was "
             "applied; events.jsonl names their documents. Lower optimizer.lr, raise guard.tolerate "
@@ -114,8 +116,8 @@ def go_back(run: Run, watch: Watch) -> None:
     watch.event(
         "rollback",
         f"a step was bad {reason}: back to step {back_to}; rows {rows[0]} to {rows[1] - 1} of the"
-        f" run (steps {first} to {end - 1}) are skipped by this training; rollback {so_far + 1} of "
-        f"{guard.rollbacks}",
-        back_to=back_to, bad_steps=bad, skipped_rows=rows, number=so_far + 1,
+        f" run (steps {first} to {end - 1}) are skipped by this training; rollback "
+        f"{num_rollbacks + 1} of {guard.rollbacks}",
+        back_to=back_to, bad_steps=bad, skipped_rows=rows, number=num_rollbacks + 1,
     )  # fmt: skip
-    run.parallel.gather(None)  # no rank begins again before it is written
+    run.parallel.gather(None)  # no rank begins again before the skip is written

@@ -31,9 +31,11 @@ class RopeScaling:
     """How Llama 3.1 and later stretch rotary positions: slow frequencies more than fast ones."""
 
     factor: float
-    low_freq_factor: float  # turns within original_length; with fewer, `factor` slower
-    high_freq_factor: float  # with more, as they were
-    original_length: int  # tokens of the longest text before
+    low_freq_factor: (
+        float  # frequencies with fewer turns in original_length are divided by `factor`
+    )
+    high_freq_factor: float  # those with more turns are left unchanged
+    original_length: int  # tokens of the longest text before the stretch
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,13 +45,13 @@ class ExpertShape:
     count: int
     per_token: int
     ffn_dim: int  # width inside an expert
-    shared: int  # as many experts' width is inside the one that all tokens see
+    shared: int  # width of the expert that all tokens see, in experts
     scaling: float  # sum of the weights of a token's experts
 
 
 @dataclass(frozen=True, slots=True)
 class ModelShape:
-    """What decides which parameters a model has and what it computes; kept in checkpoints."""
+    """Which parameters a model has, and what it computes; kept in checkpoints."""
 
     vocab_size: int
     dim: int
@@ -79,8 +81,8 @@ PRESETS = {
     "7b": (4096, 32, 32, 8, 14336),
 }
 UNTIED = ("1b", "7b")
-NF4_BLOCK = 64
-"""Numbers of a row that share a scale in a matrix of four bits."""
+LOOPED_SCHEDULES = ("interleaved", "zero_bubble")  # with `pipeline_chunks` stages on each rank
+NF4_BLOCK = 64  # numbers of a row that share a scale in a matrix of four bits; QLoRA's size
 
 
 class Section(BaseModel):
@@ -99,16 +101,16 @@ class ExpertSettings(Section):
     per_token: int = Field(ge=1)
     """How many of them each token goes to."""
     ffn_dim: int | None = Field(None, ge=8)
-    """Width inside an expert; when absent, a token's are together as wide as model.ffn_dim."""
+    """Width inside an expert; by default the experts of a token have model.ffn_dim together."""
     shared: int = Field(1, ge=1)
     """Width of the expert that all tokens see, in experts."""
     scaling: float = Field(1.0, gt=0)
-    """Sum of the weights of a token's experts, beside the shared one with 1."""
+    """Sum of the weights of a token's experts; the shared expert has weight 1."""
     bias_rate: float = Field(1e-3, ge=0)
-    """How far a step moves the bias of an expert with too many or too few tokens; 0 is never."""
+    """How far a step moves the bias of an expert with too many or too few tokens; 0: not at all."""
 
     @model_validator(mode="after")
-    def _enough(self) -> ExpertSettings:
+    def _per_token_fits_count(self) -> ExpertSettings:
         if self.per_token > self.count:
             raise ValueError(
                 f"per_token {self.per_token} is more than count {self.count}. Lower it."
@@ -116,12 +118,12 @@ class ExpertSettings(Section):
         return self
 
     def shape(self, ffn_dim: int) -> ExpertShape:
-        """Resolve the width, by that of a model without experts."""
+        """Resolve the width of an expert from `ffn_dim`, that of a model without experts."""
         width = ffn_dim / (self.per_token + self.shared)
         return ExpertShape(
             count=self.count,
             per_token=self.per_token,
-            ffn_dim=self.ffn_dim or _next(math.ceil(width), 8),
+            ffn_dim=self.ffn_dim or _round_up(math.ceil(width), 8),
             shared=self.shared,
             scaling=self.scaling,
         )
@@ -166,7 +168,7 @@ class ModelSettings(Section):
     @model_validator(mode="after")
     def _sizes_fit(self) -> ModelSettings:
         sizes = self._sizes()
-        if not sizes:  # of the model that init_from names
+        if not sizes:  # the model that init_from names has them
             return self
         if missing := [name for name in SIZES if name not in sizes]:
             raise ValueError(
@@ -185,7 +187,7 @@ class ModelSettings(Section):
 
     @property
     def has_sizes(self) -> bool:
-        """Whether this says how large the model is; else `init_from` does."""
+        """Whether a preset or dimensions are set; else `init_from` decides the size."""
         return bool(self._sizes())
 
     def _sizes(self) -> dict[str, int]:
@@ -245,15 +247,15 @@ class OptimizerSettings(Section):
     eps: float = Field(1e-8, gt=0)
     """Added to the root of the second moment."""
     weight_decay: float = Field(0.1, ge=0)
-    """Share of a weight that leaves per step, per unit of learning rate."""
+    """Share of a weight removed per step, per unit of learning rate."""
     average_decay: float = Field(0.0, ge=0, lt=1)
     """Keep an exponential average of the weights, for evaluation: share left per step; 0: none."""
     clip_norm: float = Field(1.0, ge=0)
-    """Largest norm of the whole gradient; 0 is no clipping."""
+    """Largest norm of the whole gradient; 0 turns clipping off."""
 
     @property
     def averages(self) -> bool:
-        """Whether an average of the weights is kept, which is what to judge and to export."""
+        """Whether the run keeps an average of the weights, to evaluate and to export."""
         return self.average_decay > 0 or self.kind == "schedule_free"
 
 
@@ -282,7 +284,7 @@ class ScheduleSettings(Section):
     """Last learning rate as a share of the peak."""
 
     @model_validator(mode="after")
-    def _decays(self) -> ScheduleSettings:
+    def _decay_fits_kind(self) -> ScheduleSettings:
         if self.decay_tokens and self.kind != "wsd":
             raise ValueError(
                 f"decay_tokens {self.decay_tokens}: {self.kind} has no decay of its own. Set kind "
@@ -291,7 +293,7 @@ class ScheduleSettings(Section):
         return self
 
     def warmup(self, total: int) -> int:
-        """Return the tokens in which the rate rises, in a run of `total`."""
+        """Return for how many tokens of a run of `total` the rate rises."""
         if self.warmup_tokens is None:
             return round(self.warmup_ratio * total)
         return self.warmup_tokens
@@ -340,7 +342,7 @@ class ParallelSettings(Section):
     expert: int = Field(1, ge=1)
     """Ranks of a replica that share the experts of each layer (expert parallel)."""
     zero: Literal[1, 2, 3] = 3
-    """What is sharded: 1 optimizer, 2 and gradients, 3 and weights, between a block's uses."""
+    """What is sharded: 1 the optimizer, 2 gradients too, 3 weights too, while a block is idle."""
     recompute: Literal["none", "selective", "full"] = "none"
     """Activation checkpointing: keep all, keep matrix products and attention, or block inputs."""
     offload: bool = False
@@ -349,14 +351,15 @@ class ParallelSettings(Section):
     """Threads per process on CPU; more than one pays off for large models on idle cores."""
 
     def data_ranks(self, ranks: int) -> int:
-        """Return how many of `ranks` have rows of their own."""
+        """Return how many slices `ranks` ranks cut a step's rows into; some share a slice."""
         return ranks // (self.context * self.tensor * self.pipeline)
 
     @property
     def chunks(self) -> int:
         """Stages of each rank."""
-        looped = self.pipeline_schedule in ("interleaved", "zero_bubble")
-        return self.pipeline_chunks if looped else 1 + (self.pipeline_schedule == "zbv")
+        if self.pipeline_schedule in LOOPED_SCHEDULES:
+            return self.pipeline_chunks
+        return 2 if self.pipeline_schedule == "zbv" else 1
 
     @property
     def splits_backward(self) -> bool:
@@ -384,13 +387,13 @@ class CheckpointSettings(Section):
 
     @field_validator("upload")
     @classmethod
-    def _is_a_place(cls, place: str | None) -> str | None:
+    def _is_an_address(cls, location: str | None) -> str | None:
         try:
-            if place is not None:
-                is_remote(place)
+            if location is not None:
+                is_remote(location)
         except UsageError as error:
             raise ValueError(str(error)) from None
-        return place
+        return location
 
 
 class GuardSettings(Section):
@@ -418,8 +421,9 @@ class GuardSettings(Section):
 
     @property
     def reach(self) -> int:
-        """How many steps before the newest checkpoint a rollback may need one."""
-        window = self.window - 1 if self.tolerate else 0  # the first bad step is the last, without
+        """How many steps before the newest checkpoint a rollback may need another one."""
+        # Without `tolerate` the first bad step is also the last.
+        window = self.window - 1 if self.tolerate else 0
         return self.rollback_steps + window if self.rollbacks else 0
 
     @model_validator(mode="after")
@@ -446,11 +450,11 @@ class EvaluateSettings(Section):
     max_items: int = Field(1000, ge=1)
     """Of each task, the first ones of the file."""
     unconditional: bool = False
-    """Score choices without their context, too: an accuracy more, for twice the time."""
+    """Score choices also without their context: one more accuracy, in twice the time."""
 
     @field_validator("tasks")
     @classmethod
-    def _names_are_files(cls, tasks: dict[str, str]) -> dict[str, str]:
+    def _task_names_name_files(cls, tasks: dict[str, str]) -> dict[str, str]:
         for name in tasks:
             if not is_name(name):
                 raise ValueError(
@@ -494,7 +498,7 @@ class DistillSettings(Section):
     teacher: PathText
     """Folder of a Hugging Face model with the same tokenizer."""
     weight: float = Field(0.5, gt=0, le=1)
-    """Share of the divergence of the model's chances from the teacher's."""
+    """Weight of the divergence of the model's probabilities from the teacher's."""
     temperature: float = Field(1.0, gt=0)
     """Both logits are divided by it, in the divergence."""
 
@@ -592,8 +596,8 @@ class TrainSettings(Section):
     """Peak of one device in this dtype, for MFU; known GPUs have theirs."""
 
     @model_validator(mode="after")
-    def _agrees_with_itself(self) -> TrainSettings:
-        """Refuse what is said twice in different ways, or not at all."""
+    def _keys_agree(self) -> TrainSettings:
+        """Refuse keys that contradict each other, and files that lack a necessary one."""
         if self.init_from is None and not self.model.has_sizes:
             raise ValueError(
                 f"model: neither preset nor dimensions are set. Set preset to one of "
@@ -626,27 +630,34 @@ class TrainSettings(Section):
 
     @model_validator(mode="after")
     def _folders_differ(self) -> TrainSettings:
-        """Refuse one folder for two things, however it is spelled."""
-        given = {
+        """Refuse one folder for two purposes, also where it is written in two ways."""
+        locations = {
             "data": self.data, "output": self.output, "checkpoint.upload": self.checkpoint.upload
         }  # fmt: skip
-        places: dict[Path, str] = {}
-        for key, place in given.items():
-            if place is not None and not is_remote(place):
-                other = places.setdefault(Path(place).resolve(), key)
-                if other != key:
-                    raise ValueError(f"{key}: {place} is the folder of {other}. Name another one.")
+        key_of: dict[Path, str] = {}
+        for key, location in locations.items():
+            if location is not None and not is_remote(location):
+                first_key = key_of.setdefault(Path(location).resolve(), key)
+                if first_key != key:
+                    raise ValueError(
+                        f"{key}: {location} is the folder of {first_key}. Name another one."
+                    )
         return self
 
     @model_validator(mode="after")
     def _schedule_fits(self) -> TrainSettings:
-        parallel, needs = self.parallel, {"zero": 1, "recompute": "none"}
-        values = [(f"parallel.{k}", getattr(parallel, k), value) for k, value in needs.items()]
-        for key, value, good in (*values, ("compile", self.compile, False)):
-            if parallel.splits_backward and value != good:
+        """Refuse what torch's schedules with a split backward pass cannot do."""
+        parallel = self.parallel
+        for key, value, required in (
+            ("parallel.zero", parallel.zero, 1),
+            ("parallel.recompute", parallel.recompute, "none"),
+            ("compile", self.compile, False),
+        ):
+            if parallel.splits_backward and value != required:
                 raise ValueError(
                     f"{key} {value} does not work with parallel.pipeline_schedule "
-                    f"{parallel.pipeline_schedule}. Set {key} to {good}, or the schedule to 1f1b."
+                    f"{parallel.pipeline_schedule}. Set {key} to {required}, or the schedule to "
+                    "1f1b."
                 )
         return self
 
@@ -700,7 +711,7 @@ class TrainSettings(Section):
         return self
 
     @model_validator(mode="after")
-    def _experts_stay_whole(self) -> TrainSettings:
+    def _experts_fit(self) -> TrainSettings:
         experts, ranks = self.model.experts, self.parallel.expert
         if ranks > 1 and (experts is None or experts.count % ranks):
             count = experts.count if experts else 0
@@ -737,30 +748,33 @@ def require_fit(shape: ModelShape, seq_len: int, settings: TrainSettings, ranks:
     Raises:
         UsageError: says which setting would work.
     """
-    require_even_shares(shape, seq_len, settings.parallel.tensor)
+    require_tensor(shape, seq_len, settings.parallel.tensor)
     require_context(seq_len, settings.parallel)
     require_pipeline(shape, settings, ranks)
-    require_blocks(shape, settings.adapter)
+    _require_nf4_rows(shape, settings.adapter)
 
 
 def require_smooth_branch(
     settings: TrainSettings, total: int, done: int, trunk: Mapping[str, Any]
 ) -> None:
-    """Refuse a branch in whose past the rate falls, unless it fell so in the trunk: it would jump.
+    """Refuse a schedule by which the rate would jump where the branch begins.
+
+    It jumps if the rate begins to fall before the branch does, unless it fell alike in the trunk.
 
     Args:
         settings: of the branch.
         total: tokens of its run, those of the trunk included.
-        done: of these, before the branch.
+        done: how many of these come before the branch.
         trunk: settings of the trunk, as a checkpoint has them.
 
     Raises:
         UsageError: says how long the decay may be.
     """
-    schedule, here = settings.schedule, settings.model_dump(mode="json")
-    start, both = schedule.decay_start(total), (schedule.kind, trunk["schedule"]["kind"])
-    is_same = all(here[key] == trunk[key] for key in ("schedule", "steps", "tokens"))
-    if start >= done or is_same or both == ("cosine", "cosine"):
+    schedule, branch = settings.schedule, settings.model_dump(mode="json")
+    start = schedule.decay_start(total)
+    is_same = all(branch[key] == trunk[key] for key in ("schedule", "steps", "tokens"))
+    are_cosine = schedule.kind == trunk["schedule"]["kind"] == "cosine"
+    if start >= done or is_same or are_cosine:
         return
     key = "decay_tokens" if schedule.decay_tokens else "decay_ratio"
     raise UsageError(
@@ -779,11 +793,11 @@ def require_ranks(settings: ParallelSettings, ranks: int) -> None:
     names = ("replicas", "context", "tensor", "pipeline", "expert")
     sizes = {name: getattr(settings, name) for name in names}
     factors = [f"parallel.{name}: {size}" for name, size in sizes.items() if size > 1]
-    together = math.prod(sizes.values())
-    if ranks % together:
+    product = math.prod(sizes.values())
+    if ranks % product:
         raise UsageError(
             f"{' times '.join(factors)} does not divide the {ranks} ranks. Change it, or start "
-            f"{_next(ranks, together)} ranks."
+            f"{_round_up(ranks, product)} ranks."
         )
 
 
@@ -810,7 +824,7 @@ def require_pipeline(shape: ModelShape, settings: TrainSettings, ranks: int) -> 
         )
     data_ranks = parallel.data_ranks(ranks)
     rows = batch.global_rows // data_ranks
-    is_looped = parallel.pipeline_schedule in ("interleaved", "zero_bubble")
+    is_looped = parallel.pipeline_schedule in LOOPED_SCHEDULES
 
     def fits(micro_rows: int) -> bool:
         number, remainder = divmod(rows, micro_rows)
@@ -818,36 +832,36 @@ def require_pipeline(shape: ModelShape, settings: TrainSettings, ranks: int) -> 
 
     if fits(batch.micro_rows):
         return
-    good = next((number for number in range(batch.micro_rows, 0, -1) if fits(number)), None)
+    fitting = next((number for number in range(batch.micro_rows, 0, -1) if fits(number)), None)
     unit = batch.micro_rows * data_ranks * size
     raise UsageError(
         f"batch.micro_rows: {batch.micro_rows} does not cut the {rows} rows of a rank into "
         f"{'a multiple of ' * is_looped}{size} {'' if is_looped else 'or more '}equal "
         f"micro-batches, as parallel.pipeline: {size} ({parallel.pipeline_schedule}) needs. "
         + (
-            f"Set batch.micro_rows: {good}."
-            if good
-            else f"Set batch.global_rows: {_next(batch.global_rows, unit)}."
+            f"Set batch.micro_rows: {fitting}."
+            if fitting
+            else f"Set batch.global_rows: {_round_up(batch.global_rows, unit)}."
         )
     )
 
 
 @dataclass(frozen=True, slots=True)
 class StageSpan:
-    """What a stage of a pipeline has of the model, and the rank of the pipeline that has it."""
+    """A stage of a pipeline: its layers, and the rank of the pipeline that has it."""
 
     index: int
     layers: range
     rank: int
-    is_first: bool  # and has the embedding
-    is_last: bool  # and has norm and head
+    is_first: bool  # has the embedding, too
+    is_last: bool  # has norm and head, too
 
 
 def stage_spans(layers: int, parallel: ParallelSettings) -> list[StageSpan]:
     """Return the stages of a pipeline.
 
-    If layers are uneven, the first stages have one more: the last has the head. Stages go to ranks
-    in turn, or (zbv) there and back.
+    Where the stages cannot have equally many layers, the first ones have one more, since the last
+    one has the head. Stages go to ranks in turn; those of `zbv` go there and back.
     """
     size, num = parallel.pipeline, parallel.pipeline * parallel.chunks
     base, remainder = divmod(layers, num)
@@ -862,7 +876,7 @@ def stage_spans(layers: int, parallel: ParallelSettings) -> list[StageSpan]:
     return spans
 
 
-def require_blocks(shape: ModelShape, adapter: AdapterSettings | None) -> None:
+def _require_nf4_rows(shape: ModelShape, adapter: AdapterSettings | None) -> None:
     """Refuse four bits for matrices whose rows are not whole blocks.
 
     Raises:
@@ -872,41 +886,40 @@ def require_blocks(shape: ModelShape, adapter: AdapterSettings | None) -> None:
         return
     inner = shape.experts.shared * shape.experts.ffn_dim if shape.experts else shape.ffn_dim
     widths = {"out": shape.heads * shape.head_dim, "down": inner}
-    odd = {name: widths.get(name, shape.dim) for name in adapter.targets}
-    odd = {name: width for name, width in odd.items() if width % NF4_BLOCK}
-    if odd:
+    targets = {name: widths.get(name, shape.dim) for name in adapter.targets}
+    uneven = [f"{width} ({name})" for name, width in targets.items() if width % NF4_BLOCK]
+    if uneven:
         raise UsageError(
             f"adapter.quantize: nf4 takes rows of multiples of {NF4_BLOCK} numbers, not "
-            f"{', '.join(f'{width} ({name})' for name, width in odd.items())}. Leave these out of "
-            "adapter.targets, or leave quantize out."
+            f"{', '.join(uneven)}. Leave these out of adapter.targets, or leave quantize out."
         )
 
 
-def require_even_shares(shape: ModelShape, seq_len: int, tensor: int) -> None:
+def require_tensor(shape: ModelShape, seq_len: int, tensor: int) -> None:
     """Refuse sizes that `tensor` ranks cannot divide equally.
 
     Raises:
         UsageError: names each, and the next size that would do.
     """
-    kv_heads = _next(shape.kv_heads, tensor)
+    kv_heads = _round_up(shape.kv_heads, tensor)
     required = {
-        "model.heads": (shape.heads, _next(shape.heads, kv_heads)),
+        "model.heads": (shape.heads, _round_up(shape.heads, kv_heads)),
         "model.kv_heads": (shape.kv_heads, kv_heads),
-        "model.ffn_dim": (shape.ffn_dim, _next(shape.ffn_dim, tensor)),
-        "model.vocab_size": (shape.vocab_size, _next(shape.vocab_size, tensor)),
-        "seq_len of the packed rows": (seq_len, _next(seq_len, tensor)),
+        "model.ffn_dim": (shape.ffn_dim, _round_up(shape.ffn_dim, tensor)),
+        "model.vocab_size": (shape.vocab_size, _round_up(shape.vocab_size, tensor)),
+        "seq_len of the packed rows": (seq_len, _round_up(seq_len, tensor)),
     }
     uneven = {key: sizes for key, sizes in required.items() if sizes[0] % tensor}
     if uneven:
         raise UsageError(
             f"parallel.tensor: {tensor} does not divide "
             f"{', '.join(f'{key} {size}' for key, (size, _) in uneven.items())}. Change it, or set "
-            f"{', '.join(f'{key} {good}' for key, (_, good) in uneven.items())}."
+            f"{', '.join(f'{key} {next_size}' for key, (_, next_size) in uneven.items())}."
         )
 
 
 def require_context(seq_len: int, parallel: ParallelSettings) -> None:
-    """Refuse rows that `context` ranks, and `tensor` ranks of each, cannot share evenly.
+    """Refuse rows that `parallel.context` times `parallel.tensor` ranks cannot share evenly.
 
     Raises:
         UsageError: with the largest size that would do, and the next length of rows.
@@ -917,13 +930,13 @@ def require_context(seq_len: int, parallel: ParallelSettings) -> None:
 
     size, multiple = parallel.context, unit(parallel.context)
     if seq_len % multiple:
-        good = next(n for n in range(size - 1, 0, -1) if not (size % n or seq_len % unit(n)))
+        fitting = next(n for n in range(size - 1, 0, -1) if not (size % n or seq_len % unit(n)))
         raise UsageError(
             f"parallel.context: {size} needs packed rows of a multiple of {multiple} tokens (two "
-            f"pieces for each rank), and they have {seq_len}. Set parallel.context: {good}, or "
-            f"pack rows of {_next(seq_len, multiple)}."
+            f"pieces for each rank), and they have {seq_len}. Set parallel.context: {fitting}, or "
+            f"pack rows of {_round_up(seq_len, multiple)}."
         )
 
 
-def _next(size: int, factor: int) -> int:
+def _round_up(size: int, factor: int) -> int:
     return math.ceil(size / factor) * factor

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from corpuskit.train.settings import TrainSettings
     from corpuskit.train.upload import Uploads
 
+# What the loop, the guard and the metrics use of a batch.
 BATCH_FIELDS = (
     "tokens",
     "labels",
@@ -45,7 +46,6 @@ BATCH_FIELDS = (
     "row_ids",
     "text_bytes",
 )
-"""What the loop, the guard and the metrics take of a batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,15 +64,15 @@ class Run:
     kernel: Kernel
     stage_starts: tuple[int, ...]  # rows of the run with which further stages of the mixture begin
     identity: str  # of the training, over all its starts
-    skips: list[dict[str, Any]]  # rows that it passes over since its rollbacks
+    skips: list[dict[str, Any]]  # rows that it skips since its rollbacks
     steps: int  # of the whole run
-    num_done: int  # steps, when it was set up
-    newest: VerifiedCheckpoint | None  # the checkpoint that it went on from
+    num_done: int  # steps done when it was set up
+    newest: VerifiedCheckpoint | None  # the checkpoint that it continued from
     step_tokens: int  # over all ranks, padding included
     peak_flops: float | None  # of one device
 
     def record(self, num_done: int) -> CheckpointRecord:
-        """Return what a checkpoint after `num_done` steps says."""
+        """Return the record of a checkpoint after `num_done` steps."""
         return CheckpointRecord(
             step=num_done,
             shape=asdict(self.model.shape),
@@ -96,7 +96,7 @@ def set_up(
         settings: the same on every rank.
         parallel: this rank.
         identity: of the training, as `lock_output` gives it.
-        uploads: what copies checkpoints elsewhere, on rank 0.
+        uploads: copies checkpoints elsewhere; rank 0 has it.
 
     Raises:
         UsageError: the settings don't fit the plan or the checkpoint.
@@ -105,7 +105,7 @@ def set_up(
     skips = parallel.gather(read_skips(Path(settings.output)))[0]
     loader = open_loader(settings, parallel, skips)
     plan = loader.plan
-    # An edit of the mixture between the starts of two ranks would give them different rows.
+    # If the mixture was edited between the starts of two ranks, they would train on other rows.
     require_same(parallel, f"{settings.data}: the mix plan", plan.hash)
     require_same(parallel, "the training file with its overrides", settings.digest())
     steps = count_steps(settings, loader)
@@ -157,10 +157,10 @@ def _peak_flops(settings: TrainSettings, parallel: Parallel) -> float | None:
 def find_beginning(
     checkpoints: Checkpoints, settings: TrainSettings, identity: str
 ) -> VerifiedCheckpoint | None:
-    """Return the newest checkpoint of this training, or of a new one the one that it branches from.
+    """Return the newest checkpoint; of a new training, the one that it branches from.
 
     Raises:
-        UsageError: it is of another training, or there is none to branch from.
+        UsageError: it is another training's, or `branch_from` is not a checkpoint.
         DataError: the one to branch from is damaged.
     """
     newest = checkpoints.newest_verified()
@@ -174,7 +174,7 @@ def find_beginning(
 def build_pipeline(
     model: Decoder, settings: TrainSettings, parallel: Parallel, seq_len: int
 ) -> Pipeline | None:
-    """Return what runs the stages of this rank; None if it has the whole model."""
+    """Return the pipeline with the stages of this rank; None if it has the whole model."""
     if not model.stages:
         return None
     from corpuskit.train.pipeline import Pipeline  # torch's takes 2 s to import
@@ -186,8 +186,8 @@ def restore_loader(checkpoint: VerifiedCheckpoint, loader: StreamingLoader) -> N
     """Move the loader to the position of a checkpoint.
 
     Raises:
-        UsageError: the checkpoint has consumed rows that are not those of the plan.
-        DataError: its state of the loader contradicts itself.
+        UsageError: the rows that the checkpoint has consumed are not those of the plan.
+        DataError: its loader state contradicts itself.
     """
     try:
         loader.load_state_dict(checkpoint.record.loader)
@@ -198,7 +198,7 @@ def restore_loader(checkpoint: VerifiedCheckpoint, loader: StreamingLoader) -> N
 def open_loader(
     settings: TrainSettings, parallel: Parallel, skips: Iterable[Mapping[str, Any]] = ()
 ) -> StreamingLoader:
-    """Return the loader of this rank's slice of the steps, without the rows to be skipped."""
+    """Return the loader of this rank's slice of the steps, without the skipped rows."""
     return StreamingLoader(
         settings.data,
         global_batch_rows=settings.batch.global_rows,

@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
 METRICS_BYTES, EVENTS_BYTES = 1 << 20, 1 << 24  # read from the ends of the files
 SHOWN_EVENTS = 8
-MEDIAN_STEPS = 100
-LEAST_SECONDS = 10.0  # a younger heartbeat is never late
-USUAL = ("speeds", "checkpoint")  # events of every run
-CLOSING = ("end", "failed", "interrupted")
+MEDIAN_STEPS = 100  # over which the median time of a step is taken
+MIN_LATE_SECONDS = 10.0  # a younger heartbeat is never late
+ROUTINE_EVENTS = ("speeds", "checkpoint")
+CLOSING_EVENTS = ("end", "failed", "interrupted")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class RankStatus:
 
     beat: RankHeartbeat
     age_seconds: float
-    is_gone: bool  # it was a process of this machine, which has ended
+    is_gone: bool  # its process, which ran on this machine, has ended
 
     @property
     def has_left(self) -> bool:
@@ -51,28 +51,24 @@ class RankStatus:
 
 @dataclass(frozen=True, slots=True)
 class TrainingStatus:
-    """What the files of a run say."""
+    """The status of a run."""
 
-    verdict: str  # one line
+    verdict: str  # in one line
     is_alive: bool
     ranks: tuple[RankStatus, ...]
     last_step: dict[str, Any] | None  # last line of metrics.jsonl
     checkpoint: str | None  # name of the newest complete one
     checkpoint_age_seconds: float | None
     speeds: dict[str, Any] | None  # the last comparison of the ranks' speeds
-    events: tuple[dict[str, Any], ...]  # the last other ones, oldest first
+    events: tuple[dict[str, Any], ...]  # the last ones that are not routine, oldest first
 
 
-def read_status(settings: TrainSettings, now: float | None = None) -> TrainingStatus:
+def read_status(settings: TrainSettings) -> TrainingStatus:
     """Read the status of a run.
 
     Ages compare this machine's clock with those of the ranks' machines.
-
-    Args:
-        settings: of the run.
-        now: seconds since 1970; the clock's when absent.
     """
-    now = time.time() if now is None else now
+    now = time.time()
     output = Path(settings.output)
     events = read_tail(output, "events", EVENTS_BYTES)
     metrics = read_tail(output, "metrics", METRICS_BYTES)
@@ -85,7 +81,7 @@ def read_status(settings: TrainSettings, now: float | None = None) -> TrainingSt
         if not starts or _belongs(beat, starts[-1])
     )
     steps = [line["step_seconds"] for line in metrics[-MEDIAN_STEPS:] if "step_seconds" in line]
-    late = max(LEAST_SECONDS, 3 * statistics.median(steps)) if steps else 60.0
+    late = max(MIN_LATE_SECONDS, 3 * statistics.median(steps)) if steps else 60.0
     endings = read_endings(output)
     if ranks:
         endings = {
@@ -101,7 +97,7 @@ def read_status(settings: TrainSettings, now: float | None = None) -> TrainingSt
         checkpoint=checkpoint,
         checkpoint_age_seconds=age,
         speeds=speeds[-1] if speeds else None,
-        events=tuple(e for e in events if e.get("event") not in USUAL)[-SHOWN_EVENTS:],
+        events=tuple(e for e in events if e.get("event") not in ROUTINE_EVENTS)[-SHOWN_EVENTS:],
     )
 
 
@@ -129,20 +125,20 @@ def _verdict(
         return f"alive, but {_missing(unwell[0], settings)}" if unwell else "alive"
     if not events and not ranks:
         return f"never started: {settings.output} has neither heartbeats nor events."
-    closing = [event for event in events if event.get("event") in ("start", *CLOSING)]
+    closing = [event for event in events if event.get("event") in ("start", *CLOSING_EVENTS)]
     last = closing[-1] if closing else {}
     if last.get("event") == "end" and not dead and not silent:
         why = last.get("stopped_by")
         extent = f"after {last.get('steps_done')} of {last.get('steps')} steps"
         return f"stopped by {why} {extent}. {advice}" if why else f"finished {extent}."
-    # Ranks that ended because another one was lost don't know the reason.
+    # Ranks that ended because another rank died don't know the reason.
     if endings and not (dead and all(ending.code == REQUEUE for ending in endings.values())):
         rank, ending = min(endings.items(), key=lambda item: (item[1].code == REQUEUE, item[0]))
         rank_name = "" if ending.line.startswith("rank ") else f"rank {rank}: "
         return f"ended with code {ending.code}: {rank_name}{ending.line}"
     if silent:
         return f"silent: {_missing(max(silent, key=lambda rank: rank.age_seconds), settings)}"
-    if last.get("event") in CLOSING and not dead:
+    if last.get("event") in CLOSING_EVENTS and not dead:
         return f"{last['event']}: {last.get('error', '')}: {last.get('message', '')}"
     return f"dead: {_missing(dead[0], settings) if dead else 'no rank is at work'}. {advice}"
 
@@ -160,7 +156,7 @@ def _missing(rank: RankStatus, settings: TrainSettings) -> str:
 
 
 def _belongs(beat: RankHeartbeat, start: dict[str, Any]) -> bool:
-    """Return whether a heartbeat is of the run's last start, which may have had fewer ranks."""
+    """Return whether a heartbeat belongs to the run's last start, which may have fewer ranks."""
     try:
         started = datetime.fromisoformat(start["time"]).timestamp()
         # A rank that entered later belongs to a start that has not written its event yet.
@@ -174,7 +170,6 @@ def _is_gone(beat: RankHeartbeat) -> bool:
 
 
 def _newest_checkpoint(folder: Path, now: float) -> tuple[str | None, float | None]:
-    # A folder of this name is complete: it gets the name when all is written.
     checkpoints = complete_checkpoints(folder)
     if not checkpoints:
         return None, None

@@ -1,13 +1,13 @@
-"""Task files: questions with choices, or texts, as items that a model can score.
+"""Reads task files: questions with choices, or texts, which become items for a model to score.
 
 A file is JSON lines or Parquet. The plain form has, in each row,
 
     choices   list of texts           context   text before each choice (may be absent)
     gold      number of the right one contexts  one text before each choice, instead of `context`
-    id, domain   (may be absent)      text      instead of all that: a text that is scored whole
+    id, domain   (may be absent)      text      alone: a text that is scored whole
 
-The published forms of some benchmarks are known by their columns, and worded as
-lm-evaluation-harness 0.4.9 words them without examples: see `FORMS`.
+The published forms of some benchmarks are recognised by their columns, and get the prompts of
+lm-evaluation-harness 0.4.9 without examples: see `FORMS`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from corpuskit.errors import DataError, UsageError, describe
 
 Encode = Callable[[Sequence[str]], Sequence[NDArray[np.integer]]]
-"""Texts to token ids, without any that begin or end documents."""
+"""Returns the token ids of texts, without those that begin or end documents."""
 
 Row = Mapping[str, Any]
 
@@ -41,7 +41,7 @@ class ScoredText(NamedTuple):
     Attributes:
         tokens: (T,) of context and continuation, at least one of each.
         scored: how many of the last tokens are the continuation.
-        text_bytes: UTF-8 bytes that these spell.
+        text_bytes: UTF-8 bytes of the continuation.
     """
 
     tokens: NDArray[np.integer]
@@ -55,11 +55,11 @@ class TaskItem:
 
     Attributes:
         id: as in the task's file.
-        domain: what results are grouped by besides.
+        domain: group of the item, for results by group.
         gold: number of the right choice.
-        choices: one request each.
+        choices: a text to score for each.
         lengths: (characters, UTF-8 bytes) of each choice as the file has it.
-        unconditional: the same continuations without context; none if they are not wanted.
+        unconditional: the continuations without context; empty if they are not to be scored.
     """
 
     id: str
@@ -76,7 +76,7 @@ class Question:
 
     Attributes:
         contexts: what comes before each choice.
-        continuations: what is scored; differs from `choices` in the space before it.
+        continuations: what is scored: `choices` with the space before them.
         choices: as the file has them.
     """
 
@@ -95,21 +95,21 @@ def read_task(path: str | Path, limit: int | None = None) -> list[tuple[str, Que
         limit: of the first rows.
 
     Raises:
-        UsageError: the file cannot be read, or its columns are of no known form.
-        DataError: a row lacks something; names file and row.
+        UsageError: the file cannot be read, or its columns fit no known form.
+        DataError: a row lacks a column, or has an impossible value; names file and row.
     """
     path = Path(path)
     form: Form | None = None
     questions: list[tuple[str, Question]] = []
-    for place, row in itertools.islice(_rows(path), limit):
+    for line, row in itertools.islice(_rows(path), limit):
         form = form or find_form(row, str(path))
         try:
             question = form.read(row)
             _check(question)
         except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
             reason = f"lacks {error}" if isinstance(error, KeyError) else str(error)
-            raise DataError(f"{path}: {place}: as {form.name}: {reason}. Correct it.") from None
-        questions.append((str(row.get("id", place.rpartition(" ")[2])), question))
+            raise DataError(f"{path}: {line}: as {form.name}: {reason}. Correct it.") from None
+        questions.append((str(row.get("id", line.rpartition(" ")[2])), question))
     if not questions:
         raise UsageError(f"{path}: has no items.")
     return questions
@@ -123,18 +123,17 @@ def encode_items(
     always_begin: bool = False,
     unconditional: bool = False,
 ) -> list[TaskItem]:
-    """Return items as a model reads them.
+    """Return the tokens of questions.
 
-    Context and continuation are encoded together, as in a document, and the
-    continuation is what comes after the tokens of the context alone.
+    Context and continuation are encoded together, as in a document. The continuation begins after
+    as many tokens as the context alone has.
 
     Args:
         questions: as `read_task` returns them.
         encode: of the model's tokenizer.
-        begin: the token before a text without context, which would have nothing to be predicted
-            from.
-        always_begin: it begins every context, since it began the documents that were trained on.
-        unconditional: score continuations without context, too.
+        begin: the token before a text without context, from which its first token is predicted.
+        always_begin: put it before every context, as before the documents of the training.
+        unconditional: score continuations also without context.
     """
     pairs = [
         _split(context, continuation)
@@ -171,13 +170,13 @@ def encode_items(
 
 
 def _split(context: str, continuation: str) -> tuple[str, str]:
-    """Move spaces from the end of a context to the continuation, where tokenizers want them."""
+    """Move spaces from the end of a context to the continuation: tokens begin with spaces."""
     bare = context.rstrip()
     return bare, context[len(bare) :] + continuation
 
 
 def _rows(path: Path) -> Iterator[tuple[str, Row]]:
-    """Yield (place, row) of a file."""
+    """Yield the rows of a file, each after its name in messages: `line 3`, or `row 3`."""
     try:
         if path.suffix == ".parquet":
             with pq.ParquetFile(path) as file:
@@ -221,7 +220,7 @@ def _check(question: Question) -> None:
 
 
 class Form(NamedTuple):
-    """A form of task files: the columns by which it is known, and what a row of it means."""
+    """A form of task files: the columns by which it is recognised, and how a row is read."""
 
     name: str
     columns: frozenset[str]
@@ -242,7 +241,7 @@ def find_form(row: Row, path: str) -> Form:
 
 
 def _shared(context: str, choices: Sequence[str], gold: int, domain: str = "") -> Question:
-    """Return a question whose answers come after the same context, after a space."""
+    """Return a question whose choices follow the same context and a space."""
     spaced = tuple(f" {_text(choice)}" for choice in choices)
     return Question((_text(context),) * len(choices), spaced, tuple(choices), gold, domain)
 
@@ -266,7 +265,7 @@ def _hellaswag(row: Row) -> Question:
 
 
 def _clean(text: str) -> str:
-    """Remove the marks that WikiHow left in HellaSwag."""
+    """Remove the markup of WikiHow from HellaSwag."""
     text = text.strip().replace(" [title]", ". ")
     return re.sub(r"\[.*?\]", "", text).replace("  ", " ")
 
@@ -285,8 +284,8 @@ def _lettered(row: Row) -> Question:
 
 def _sciq(row: Row) -> Question:
     context = f"{(row.get('support') or '').lstrip()}\nQuestion: {row['question']}\nAnswer:"
-    wrong = [row[f"distractor{number}"] for number in (1, 2, 3)]
-    return _shared(context, [*wrong, row["correct_answer"]], 3)
+    distractors = [row[f"distractor{number}"] for number in (1, 2, 3)]
+    return _shared(context, [*distractors, row["correct_answer"]], 3)
 
 
 def _piqa(row: Row) -> Question:

@@ -1,14 +1,13 @@
 """TensorBoard, Weights & Biases and MLflow as observers of a training.
 
-Each gets the figures that the observer gets, over steps done. What a tracker cannot take is no
-reason to end a training: it is left out from there on, with one line on standard error.
+Each gets the figures that the observer gets, over the number of steps done. A tracker that fails
+does not end the training: it gets no more figures, and one line on standard error says so.
 """
 
 from __future__ import annotations
 
 import functools
 import importlib.util
-import json
 import os
 import sys
 from dataclasses import asdict
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from corpuskit.errors import UsageError
 from corpuskit.train.metrics import EvaluationMetrics, MixtureMetrics, StepMetrics, TrainResult
+from corpuskit.train.record import id_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -34,18 +34,18 @@ STEP_FIGURES = (
 
 
 class Trackers:
-    """An observer that passes on what `settings.track` names, and calls `observer` first.
+    """An observer that calls `observer` first, then the trackers that `settings.track` names.
 
-    Trackers are opened with the first figures, so only on the rank that has some.
+    Trackers are opened when the first figures come, so only on the rank that gets figures.
 
     Raises:
-        UsageError: the package of one is missing.
+        UsageError: the package of a tracker is missing.
     """
 
     def __init__(self, settings: TrainSettings, observer: Observer) -> None:
         require_trackers(settings.track)
         self._settings, self._observer = settings, observer
-        self._waiting: list[str] = list(settings.track)
+        self._unopened: list[str] = list(settings.track)
         self._open: dict[str, tuple[Log, Close]] = {}
 
     def __enter__(self) -> Self:
@@ -58,17 +58,17 @@ class Trackers:
     def __call__(self, update: Update) -> None:
         self._observer(update)
         if isinstance(update, TrainResult):
-            self.__exit__()  # among several ranks the process ends without leaving the context
+            self.__exit__()  # a process of several ranks ends without leaving the context
         values, step = figures_of(update)
-        while values and self._waiting:
-            name = self._waiting.pop()
+        while values and self._unopened:
+            name = self._unopened.pop()
             self._attempt(name, functools.partial(self._begin, name, step))
         for name, (log, _) in list(self._open.items()) if values else ():
             self._attempt(name, functools.partial(log, values, step))
 
     def _begin(self, name: str, step: int) -> None:
-        # The same over all starts of a training.
-        identity = json.loads(Path(self._settings.output, "run.json").read_bytes())["id"]
+        path = Path(self._settings.output, "run.json")
+        identity = id_in(path.read_bytes(), str(path))  # the same at all starts of a training
         self._open[name] = OPENERS[name](self._settings, identity, step)
 
     def _attempt(self, name: str, work: Callable[[], object]) -> None:
@@ -94,7 +94,7 @@ def require_trackers(names: Sequence[str]) -> None:
 
 
 def figures_of(update: Update) -> tuple[dict[str, float], int]:
-    """Return the figures of an update by name, and after how many steps they are."""
+    """Return the figures of an update by name, and the number of steps done."""
     values: dict[str, float | None] = {}
     step = 0
     if isinstance(update, StepMetrics):
@@ -103,7 +103,7 @@ def figures_of(update: Update) -> tuple[dict[str, float], int]:
         if update.experts:
             values |= {f"experts/{name}": value for name, value in asdict(update.experts).items()}
         for name, source in update.sources.items():
-            # Not below loss/, which MLflow would keep as a file.
+            # Not `loss/`: MLflow stores the metric `loss` as a file of this name.
             values[f"loss_of/{name}"] = source.loss
             values[f"bits_per_byte/{name}"] = source.bits_per_byte
     elif isinstance(update, EvaluationMetrics):
@@ -125,7 +125,7 @@ def _tensorboard(settings: TrainSettings, _identity: str, step: int) -> tuple[Lo
     from torch.utils.tensorboard import SummaryWriter
 
     folder = str(Path(settings.output, "tensorboard"))
-    # What a killed run wrote after its last checkpoint is hidden by what comes now.
+    # Hides what a killed run wrote after its last checkpoint.
     writer = SummaryWriter(folder, purge_step=step)
 
     def log(values: dict[str, float], step: int) -> None:
@@ -143,23 +143,26 @@ def _wandb(settings: TrainSettings, identity: str, _step: int) -> tuple[Log, Clo
         project="corpuskit", name=settings.name, id=identity, resume="allow", dir=settings.output,
         mode=mode, config=settings.model_dump(mode="json"),
     )  # fmt: skip
-    # Their own count may not go back, as a run does after a kill.
+    # wandb's own step counter cannot go back, as a run does after a kill.
     run.define_metric("*", step_metric="steps_done")
     return lambda values, step: run.log(values | {"steps_done": step}), run.finish
 
 
 def _mlflow(settings: TrainSettings, identity: str, _step: int) -> tuple[Log, Close]:
-    # Files are what works without a server; MLflow 3 asks for it explicitly.
+    # Without a server MLflow needs a file store, which version 3 must be told to allow.
     os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
     from mlflow import MlflowClient  # type: ignore[import-not-found,unused-ignore]
 
     folder = Path(settings.output, "mlruns").resolve()
     client = MlflowClient(os.environ.get("MLFLOW_TRACKING_URI", folder.as_uri()))
     experiment = client.get_experiment_by_name("corpuskit")
-    place = experiment.experiment_id if experiment else client.create_experiment("corpuskit")
-    earlier = client.search_runs([place], f"tags.training = '{identity}'")
+    experiment_id = (
+        experiment.experiment_id if experiment else client.create_experiment("corpuskit")
+    )
+    earlier = client.search_runs([experiment_id], f"tags.training = '{identity}'")
     tags = {"training": identity}
-    run = (earlier or [client.create_run(place, run_name=settings.name, tags=tags)])[0].info.run_id
+    runs = earlier or [client.create_run(experiment_id, run_name=settings.name, tags=tags)]
+    run = runs[0].info.run_id
 
     def log(values: dict[str, float], step: int) -> None:
         for name, value in values.items():

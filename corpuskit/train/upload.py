@@ -1,11 +1,12 @@
-"""Copies of checkpoints in another place, usually a bucket, made while training continues.
+"""Copies of checkpoints at another location, usually a bucket, made while training continues.
 
-The place has what OUTPUT has, under the same names: `checkpoints/step-N/`, `run.json` and the lines
-of `metrics.jsonl` and its like. A checkpoint is copied file by file, each compared with its digest,
-and its `train.json` last; it is deleted in the other order. So one with a `train.json` is complete,
-and readers see no other. The lines go before it: they reach at least as far as the checkpoint.
+The location has the names of OUTPUT: `checkpoints/step-N/`, `run.json`, `metrics.jsonl` and the
+other files of lines. A checkpoint is copied file by file, each compared with its digest, and its
+`train.json` last; it is deleted in the opposite order. So a checkpoint with a `train.json` is
+complete, and readers ignore others. The lines are copied before the `train.json`, so they reach at
+least as far as the checkpoint.
 
-A failure is reported and tried again after the next save. Only the end of a run waits for its copy,
+A failed copy is reported and retried after the next save. Only the end of a run waits for its copy,
 and fails without it.
 """
 
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
     from corpuskit.train.parallel import Parallel
     from corpuskit.train.settings import TrainSettings
 
-FILES_AT_ONCE = 4  # each with up to four requests under way
+PARALLEL_FILES = 4  # each with up to four requests in flight
 FOLDER = "checkpoints"
 LINES = tuple(f"{name}.jsonl" for name in FILES)
 
@@ -55,8 +56,8 @@ class Uploads:
         settings: of the training; `checkpoint.upload` says where the copies are.
 
     Attributes:
-        store: the place.
-        held: the step that is being copied, not to be deleted meanwhile.
+        store: where the copies are.
+        held: the step that is being copied: its checkpoint must not be deleted yet.
     """
 
     def __init__(self, settings: TrainSettings) -> None:
@@ -64,17 +65,17 @@ class Uploads:
         self.store: Store = open_store(settings.checkpoint.upload)
         self.held: int | None = None
         self._output, self._settings = Path(settings.output), settings
-        self._verified: set[int] = set()  # steps whose copy is known to be of what is here
+        self._verified: set[int] = set()  # steps whose copy is that of the local checkpoint
         self._reports: SimpleQueue[tuple[str, str]] = SimpleQueue()
         self._problem = ""
         self._state = threading.Condition()
-        self._is_asked = self._is_busy = False
+        self._is_requested = self._is_busy = False
 
     def restore(self) -> None:
-        """Bring the training's id and lines to a folder that has none, for a machine that is new.
+        """Fetch the training's id and lines into a folder without them, as on a new machine.
 
         Raises:
-            UsageError: the place is another training's.
+            UsageError: it holds the copies of another training.
         """
         content, *lines = self.store.read_each(["run.json", *LINES])
         path = self._output / "run.json"
@@ -89,7 +90,7 @@ class Uploads:
     def newest(self, step: int) -> tuple[int, bytes] | None:
         """Return step and record of the newest copy, if it is of more than `step` steps.
 
-        Copies from before a rollback, whose rows this training skips since, are passed over.
+        Copies made before a rollback are left out: they contain rows that the training now skips.
         """
         skips = read_skips(self._output)
         for copy in sorted((copied for copied in self._copies() if copied > step), reverse=True):
@@ -99,16 +100,16 @@ class Uploads:
         return None
 
     def request(self) -> None:
-        """Have the copies made that are missing, in a thread; return at once."""
+        """Start to make the missing copies, in a thread; return at once."""
         with self._state:
-            self._is_asked = True
+            self._is_requested = True
             if not self._is_busy:
                 self._is_busy = True
-                # Not the executor's: the interpreter would wait for it when training has failed.
+                # A daemon, not of an executor: the interpreter would wait for it after a failure.
                 threading.Thread(target=self._work, name="upload", daemon=True).start()
 
     def wait(self, beat: Callable[[], None] | None = None) -> str:
-        """Wait until all is copied, or cannot be; return why it cannot, empty if it is.
+        """Wait until all is copied or a copy failed; return why it failed, else an empty text.
 
         Args:
             beat: called every second.
@@ -126,7 +127,7 @@ class Uploads:
         self.wait()
 
     def reports(self) -> Iterator[tuple[str, str]]:
-        """Yield kind and text of what happened since the last call."""
+        """Yield kind and text of the events since the last call."""
         while not self._reports.empty():
             yield self._reports.get()
 
@@ -138,9 +139,9 @@ class Uploads:
         try:
             while True:
                 with self._state:
-                    if not self._is_asked:
+                    if not self._is_requested:
                         return
-                    self._is_asked = False
+                    self._is_requested = False
                 self._problem = "the copy was not finished."
                 self._problem = self._attempt()
                 if self._problem:
@@ -161,13 +162,14 @@ class Uploads:
         return ""
 
     def _synchronise(self) -> None:
-        """Make the copies that are missing, the newest first; delete those that no rule keeps."""
+        """Make the missing copies, the newest first; delete those that no rule keeps."""
         [content] = self.store.read_each(["run.json"])
         self._require_own(content)
         copies, local = self._copies(), self._local()
-        undone = {step for step in copies if step > max(local, default=-1)}  # by a rollback
-        self._delete(undone)
-        copies -= undone | {step for step in local & copies if not self._is_same(step)}
+        # Copies newer than all checkpoints are from before a rollback.
+        outdated = {step for step in copies if step > max(local, default=-1)}
+        self._delete(outdated)
+        copies -= outdated | {step for step in local & copies if not self._is_same(step)}
         while True:
             local = self._local()
             doomed = forgettable(copies | local, self._settings)
@@ -177,7 +179,7 @@ class Uploads:
             if self._copy(max(missing)):
                 copies.add(max(missing))
         self._delete(doomed)
-        self._delete(self._steps() - self._copies())  # what a killed run has left
+        self._delete(self._steps() - self._copies())  # incomplete ones of a killed run
 
     def _copy(self, step: int) -> bool:
         """Copy a checkpoint; return False if it was deleted meanwhile."""
@@ -187,7 +189,7 @@ class Uploads:
         try:
             content, files = (folder / FILE).read_bytes(), read_record(folder).files
             self._delete([step])
-            with ThreadPoolExecutor(FILES_AT_ONCE, "upload") as threads:
+            with ThreadPoolExecutor(PARALLEL_FILES, "upload") as threads:
                 list(threads.map(
                     lambda file: self.store.adopt(
                         local.at(file, digest=files[file][1]), f"{name}/{file}"
@@ -214,7 +216,7 @@ class Uploads:
                     self.store.publish(scratch / name, name)
 
     def _is_same(self, step: int) -> bool:
-        """Return whether a copy is of the checkpoint here: a step can be taken again."""
+        """Return whether a copy is that of the local checkpoint: a rollback may repeat a step."""
         if step not in self._verified:
             name = f"{FOLDER}/{folder_name(step)}/{FILE}"
             [content] = self.store.read_each([name])
@@ -223,7 +225,7 @@ class Uploads:
         return step in self._verified
 
     def _require_own(self, content: bytes | None) -> None:
-        """Refuse a place whose `run.json` is that of another training."""
+        """Refuse a location whose `run.json` is that of another training."""
         path = self._output / "run.json"
         if content is None or not path.exists():
             return
@@ -232,13 +234,13 @@ class Uploads:
         if copied_id != local_id:
             raise UsageError(
                 f"checkpoint.upload: {self.store.address} has the checkpoints of another training "
-                f"({copied_id}; {path} says {local_id}). Name another place; or, to continue that "
-                "training here, set a new output."
+                f"({copied_id}; {path} says {local_id}). Name another location; or, to continue "
+                "that training here, set a new output."
             )
 
     @property
     def last(self) -> int:
-        """Steps of the newest checkpoint here, -1 if there is none."""
+        """Steps of the newest local checkpoint, -1 if there is none."""
         return max(self._local(), default=-1)
 
     def _local(self) -> set[int]:
@@ -267,7 +269,7 @@ def fetch_newest(
     parallel: Parallel,
     beat: Callable[[], None],
 ) -> None:
-    """Bring the newest copy, if no checkpoint here is as new; collective, each rank takes a share.
+    """Fetch the newest copy, if no local checkpoint is as new; collective, each rank a share.
 
     Args:
         output: of the training; all ranks see it.
@@ -291,12 +293,12 @@ def fetch_newest(
     if uploads:
         shutil.rmtree(partial, ignore_errors=True)
         LocalStore(partial).put(FILE, content)
-    parallel.gather(None)  # the record is there
+    parallel.gather(None)  # the record is written
     try:
         files, store = read_record(partial).files, open_store(address)
         for file in sorted(files)[parallel.rank :: parallel.world_size]:
-            place = store.at(f"{name}/{file}", digest=files[file][1])
-            LocalStore(partial).adopt(place, file)
+            copy = store.at(f"{name}/{file}", digest=files[file][1])
+            LocalStore(partial).adopt(copy, file)
             beat()
     except (CorpuskitError, OSError) as error:
         failure = error
@@ -317,9 +319,9 @@ def fetch_newest(
     parallel.gather(None)
 
 
-def _skips_of(content: bytes, unknown: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the rows that a record skips; `unknown` of a damaged one, which is refused later."""
+def _skips_of(content: bytes, default: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the rows that a record skips; `default` of a damaged one, which is refused later."""
     try:
         return list(json.loads(content).get("skips", []))
     except (ValueError, AttributeError, TypeError):
-        return unknown
+        return default

@@ -1,6 +1,6 @@
-"""What watches the steps of a run: signals, time limits, slow ranks, traces, files, the observer.
+"""Watches the steps of a run: signals, time limits, slow ranks, traces, files, the observer.
 
-Beside it: heartbeat.py (heartbeats, watchdog, exit codes) and status.py, which reads them.
+See also heartbeat.py (heartbeats, watchdog, exit codes) and status.py, which reads them.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from corpuskit.train.settings import TrainSettings
     from corpuskit.train.setup import Run
 
-KEPT_EVENTS = 200_000  # allocations in a snapshot of the device's memory
+MAX_SNAPSHOT_EVENTS = 200_000  # allocations in a snapshot of the device's memory
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1)  # a scheduler's end, and Slurm's warning before it
 
 
@@ -48,30 +48,30 @@ class StopSignals:
     Only the main thread may set handlers; in any other thread no signal is recorded.
 
     Args:
-        stop_after_seconds: since this was made, the time after which the run is to stop, too. Ranks
-            start at different times; the first one whose time is over stops all of them.
+        stop_after_seconds: the time, from now, after which the run stops as well. Ranks start at
+            different times; the first one whose time is over stops all of them.
     """
 
     def __init__(self, stop_after_seconds: float | None = None) -> None:
         self._signal: str | None = None
         seconds = math.inf if stop_after_seconds is None else stop_after_seconds
         self._deadline = time.monotonic() + seconds
-        self._before: dict[signal.Signals, Callable[..., object] | int | None] = {}
+        self._old_handlers: dict[signal.Signals, Callable[..., object] | int | None] = {}
 
     @property
     def received(self) -> str | None:
-        """The signal, "stop_after_seconds", or nothing yet."""
+        """The signal's name, or "stop_after_seconds"; None so far."""
         if self._signal is None and time.monotonic() >= self._deadline:
             return "stop_after_seconds"
         return self._signal
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
-            self._before = {number: signal.signal(number, self._note) for number in STOP_SIGNALS}
+            self._old_handlers = {n: signal.signal(n, self._note) for n in STOP_SIGNALS}
         return self
 
     def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
+        for number, handler in self._old_handlers.items():
             signal.signal(number, handler)
 
     def _note(self, number: int, _frame: FrameType | None) -> None:
@@ -80,7 +80,7 @@ class StopSignals:
 
 @dataclass(frozen=True, slots=True)
 class SpeedReport:
-    """What each rank would need for a step without waiting for others; sequences are by rank."""
+    """The time that each rank needs for a step by itself; sequences are by rank."""
 
     step_seconds: float  # mean of a step as measured
     own_seconds: tuple[float, ...]  # of a step: its work and its wait for rows
@@ -104,14 +104,14 @@ class SpeedReport:
 class Speeds:
     """Finds the rank that the others wait for.
 
-    Steps of synchronous training take equally long on every rank, so their time says nothing.
-    Instead each rank measures itself: how long it waits for rows, how long a matrix product of its
-    own takes, and on CPU how much processor time it uses. That finds a slow clock, a device that is
-    throttled or shared, slow storage and, on CPU, more work than others have. It does not find a
-    slow network, which delays all ranks alike, nor delays between two comparisons that use no
-    processor time, nor uneven work on CUDA.
+    Steps of synchronous training take equally long on every rank, so their time does not tell which
+    rank is slow. Instead each rank measures itself: how long it waits for rows, how long a matrix
+    product of its own takes, and on CPU how much processor time it uses. That finds a slow clock, a
+    device that is throttled or shared, slow storage and, on CPU, more work than others have. It
+    does not find a slow network, which delays all ranks alike, nor delays between two comparisons
+    that use no processor time, nor uneven work on CUDA.
 
-    Made by all ranks at once, while no save is in flight; `compare` may be called during one.
+    All ranks construct it together, while no save is in flight; they may call `compare` during one.
     """
 
     def __init__(self, parallel: Parallel) -> None:
@@ -121,10 +121,10 @@ class Speeds:
         self._since = time.perf_counter(), time.process_time()
 
     def compare(self, step_seconds: float, data_wait_seconds: float) -> SpeedReport:
-        """Compare the ranks; on every rank, with the same answer.
+        """Return the comparison, the same on every rank; collective.
 
-        Costs every rank the time of three matrix products or 0.5 % of that since the last
-        comparison, whichever is more.
+        Takes the time of three matrix products, or 0.5 % of the time since the last comparison,
+        whichever is more.
 
         Args:
             step_seconds: of a step, the mean since the last comparison.
@@ -132,11 +132,11 @@ class Speeds:
         """
         wall, cpu = self._since
         wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
-        # On CUDA it is the time of Python, which the device does not wait for.
+        # On CUDA processor time is Python's, which the device does not wait for.
         share = cpu / wall if self._parallel.device.type == "cpu" else 0.0
         probe = self._probe.seconds(0.005 * wall)
         figures = [step_seconds, data_wait_seconds, share * step_seconds, probe]
-        # The main thread alone uses the default group, so a save in flight does no harm.
+        # Only the main thread uses the default group, so a save in flight does no harm.
         values = torch.tensor(figures, dtype=torch.float64, device=self._parallel.device)
         ranks = self._parallel.world_size
         gathered = [torch.empty_like(values) for _ in range(ranks)]
@@ -156,8 +156,8 @@ def report_of(ranks: Sequence[tuple[float, ...]], hosts: Sequence[str]) -> Speed
     slowness = [
         max(cpu, probe) for cpu, probe in zip(_by_median(cpus), _by_median(probes), strict=True)
     ]
-    # The rest of a step, without waiting for rows, is work and waiting for the slowest. The rank
-    # with the smallest rest waits least: that is the time that the slowest works.
+    # A step without the wait for rows is work, and the wait for the slowest rank. Where that is
+    # shortest, a rank hardly waits: it is the time for which the slowest rank works.
     least_work = min(step - wait for step, wait in zip(steps, waits, strict=True))
     unit = max(least_work, 0.0) / max(slowness)
     work = [wait + unit * slow for wait, slow in zip(waits, slowness, strict=True)]
@@ -174,7 +174,7 @@ def report_of(ranks: Sequence[tuple[float, ...]], hosts: Sequence[str]) -> Speed
 
 
 def _by_median(values: Sequence[float]) -> list[float]:
-    # Of two ranks the faster one: a mean of both would hide half of the difference.
+    # The lower median: of two ranks the faster one. Their mean would hide half of the difference.
     middle = statistics.median_low(values)
     return [value / middle if middle > 0 else 1.0 for value in values]
 
@@ -211,7 +211,7 @@ class _Probe:
 class Watch:
     """Writes what happens in a run to its files, and notifies the observer.
 
-    Only rank 0 does; the others have the same methods, so that the loop needs no cases.
+    Only rank 0 does so; on others the same methods do nothing, so that the loop needs no cases.
     """
 
     def __init__(
@@ -254,7 +254,7 @@ class Watch:
             self._writer.__exit__(*error)
 
     def step(self, progress: StepMetrics, *, is_last: bool) -> None:
-        """Write a step; every `log_every_steps` notify of it and of the mixture so far."""
+        """Write a step; every `log_every_steps` notify the observer of it and of the mixture."""
         self._since.append((progress.step_seconds, progress.data_wait_seconds))
         if not self._writer:
             return
@@ -316,7 +316,7 @@ class Watch:
         return bool(self._run.parallel.gather(is_written)[0])
 
     def saved(self, checkpoint: Path | None) -> None:
-        """Report that a checkpoint is complete, if there is one, and what was copied."""
+        """Report a checkpoint that was completed, if any, and what was uploaded."""
         if checkpoint:
             self.event("checkpoint", f"{checkpoint.name} saved", checkpoint=str(checkpoint))
         for kind, text in self._run.checkpoints.upload_reports():
@@ -355,7 +355,7 @@ class Watch:
 
 @contextlib.contextmanager
 def profiled(settings: TrainSettings, parallel: Parallel, step: int) -> Iterator[None]:
-    """Trace what happens inside, if `settings.profile` names this step and this rank."""
+    """Trace a step while entered, if `settings.profile` names this step and this rank."""
     options = settings.profile
     if options is None or step not in options.steps or parallel.rank not in options.ranks:
         yield
@@ -366,7 +366,7 @@ def profiled(settings: TrainSettings, parallel: Parallel, step: int) -> Iterator
     is_cuda = parallel.device.type == "cuda"
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if is_cuda else [])]
     if options.memory and is_cuda:
-        torch.cuda.memory._record_memory_history(max_entries=KEPT_EVENTS)
+        torch.cuda.memory._record_memory_history(max_entries=MAX_SNAPSHOT_EVENTS)
     try:
         with profile(
             activities=activities, record_shapes=True, profile_memory=options.memory

@@ -10,6 +10,7 @@ import json
 import math
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
+from zlib import crc32
 
 import numpy as np
 import pyarrow as pa
@@ -416,15 +417,22 @@ def write_exchange_run(
     path: Path, types: dict[str, pa.DataType], rows: list[tuple[Any, ...]], batch_rows: int = 40
 ) -> None:
     """Write rows, sorted by the first column, in small batches so that ranges span several."""
-    firsts = [str(rows[i][0]) for i in range(0, len(rows), batch_rows)]
-    facts = {"format": 1, "rows": len(rows), "first": firsts}
+    batches = []
+    for i in range(0, len(rows), batch_rows):
+        columns = zip(*rows[i : i + batch_rows], strict=True)
+        arrays = [pa.array(c, t) for c, t in zip(columns, types.values(), strict=True)]
+        batches.append(pa.record_batch(arrays, names=list(types)))
+    facts = {
+        "format": 1,
+        "rows": len(rows),
+        "first": [str(batch.column(0)[0].as_py()) for batch in batches],
+        "crc32": [crc32(batch.serialize()) for batch in batches],
+    }
     schema = pa.schema(types, metadata={"corpuskit": json.dumps(facts)})
     path.parent.mkdir(parents=True, exist_ok=True)
     with pa.ipc.new_file(str(path), schema) as file:
-        for i in range(0, len(rows), batch_rows):
-            columns = zip(*rows[i : i + batch_rows], strict=True)
-            arrays = [pa.array(c, t) for c, t in zip(columns, types.values(), strict=True)]
-            file.write_batch(pa.record_batch(arrays, schema=schema))
+        for batch in batches:
+            file.write_batch(batch.replace_schema_metadata(schema.metadata))
 
 
 def id_hash(text: str) -> int:

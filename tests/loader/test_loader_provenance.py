@@ -21,7 +21,7 @@ from loader_runs import (
 from corpuskit.errors import DataError, UsageError
 from corpuskit.loader import StreamingLoader
 from corpuskit.loader.files import LocalFiles
-from corpuskit.loader.provenance import ExchangeRun
+from corpuskit.loader.provenance import LookupFile
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -174,7 +174,7 @@ def test_keys_are_found_in_every_batch_that_holds_them(tmp_path: Path) -> None:
     )
     types = {"key": pa.uint64(), "value": pa.int64()}
     write_exchange_run(tmp_path / "run.arrow", types, rows, batch_rows=20)
-    run = ExchangeRun(LocalFiles(tmp_path), "run.arrow")
+    run = LookupFile(LocalFiles(tmp_path), "run.arrow")
     for first in range(-1, 61):
         for last in range(first, 61, 7):
             if first < 0:
@@ -195,8 +195,8 @@ def test_a_range_leaves_other_batches_alone(tmp_path: Path) -> None:
     at = stored.index(b"000700000701")
     stored[at : at + 6] = b"\xff" * 6
     path.write_bytes(stored)
-    run = ExchangeRun(LocalFiles(tmp_path), path.name)
-    matches = [batch.to_pylist() for batch in run.among(np.array([3, 699, 800]))]
-    assert [row["id"] for rows in matches for row in rows] == ["000003", "000699", "000800"]
-    with pytest.raises(UnicodeDecodeError):
-        [batch.to_pylist() for batch in run.among(np.array([700]))]
+    run = LookupFile(LocalFiles(tmp_path), path.name)
+    matches = [batch.to_pylist() for batch in run.among(np.array([3, 699, 801]))]
+    assert [row["id"] for rows in matches for row in rows] == ["000003", "000699", "000801"]
+    with pytest.raises(DataError, match="batch 7 is damaged"):
+        list(run.among(np.array([700])))

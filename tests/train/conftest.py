@@ -147,6 +147,7 @@ def _write_mix(folder: Path) -> None:
         "index": "mix/index.parquet",
         "lookups": "mix/lookups.parquet",
         "files": "mix/files.json",
+        "digests": {"lookups": "none", "files": "none"},
     }
     plan["plan_hash"] = plan_hash(plan, digest_file(folder / "mix" / "index.parquet"))
     (folder / "mix" / "plan.json").write_text(json.dumps(plan))

@@ -32,7 +32,7 @@ class Alone(Context):
 
     def gather(self, mine: torch.Tensor) -> torch.Tensor:
         whole: torch.Tensor = self.whole  # type: ignore[attr-defined]
-        assert torch.equal(whole[:, self.places(whole.shape[1])], mine)
+        assert torch.equal(whole[:, self.columns(whole.shape[1])], mine)
         return whole
 
 
@@ -84,9 +84,9 @@ def varlen_by_the_book(
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4])
 def test_each_token_has_one_rank_and_ranks_have_equal_work(size: int) -> None:
-    places = [Context(rank, size, None).places(LENGTH) for rank in range(size)]  # type: ignore[arg-type]
-    assert sorted(np.concatenate(places)) == [*range(LENGTH)]
-    assert len({(mine + 1).sum() for mine in places}) == 1, "pairs of a row of one document"
+    columns = [Context(rank, size, None).columns(LENGTH) for rank in range(size)]  # type: ignore[arg-type]
+    assert sorted(np.concatenate(columns)) == [*range(LENGTH)]
+    assert len({(mine + 1).sum() for mine in columns}) == 1, "pairs of a row of one document"
 
 
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
@@ -106,7 +106,7 @@ def test_every_kernel_attends_as_with_a_dense_mask(
                 positions, head_dim=SIZE, rope_theta=1e4, kernel=kernel, context=context,
                 device=torch.device("cpu"),
             )  # fmt: skip
-            mine = context.places(LENGTH)
+            mine = context.columns(LENGTH)
             ours = attend(q[:, mine], k[:, mine], v[:, mine], layout)
             torch.testing.assert_close(ours, expected[:, mine], rtol=1e-5, atol=1e-6)
 
@@ -122,7 +122,7 @@ def test_fast_kernels_attend_as_with_a_dense_mask(kernel: Kernel) -> None:
     layout = lay_out(
         positions, head_dim=64, rope_theta=1e4, kernel=kernel, context=context, device=device
     )
-    mine = context.places(LENGTH)
+    mine = context.columns(LENGTH)
     ours = attend(q[:, mine], k[:, mine], v[:, mine], layout)
     torch.testing.assert_close(ours.cpu().float(), expected[:, mine], rtol=2e-2, atol=2e-2)
 
@@ -131,7 +131,7 @@ def differences(seed: int) -> list[float]:
     """Return how far outputs and gradients of this rank's tokens are from those with all tokens."""
     rank, size = dist.get_rank(), dist.get_world_size()
     context = Context(rank, size, dist.group.WORLD)  # type: ignore[arg-type]
-    positions, mine = random_positions(seed), context.places(LENGTH)
+    positions, mine = random_positions(seed), context.columns(LENGTH)
     weights = torch.randn(ROWS, LENGTH, HEADS, SIZE, generator=torch.Generator().manual_seed(9))
     whole = [x.requires_grad_() for x in random_heads(seed)]
     expected = with_dense_mask(*whole, positions)  # type: ignore[arg-type]

@@ -82,7 +82,7 @@ def test_parameters_are_counted_exactly(changes: dict[str, Any]) -> None:
 def test_presets_are_named_by_their_blocks(preset: str) -> None:
     shape = ModelSettings.model_validate({"preset": preset}).shape(1000)
     number = float(preset[:-1]) * {"m": 1e6, "b": 1e9}[preset[-1]]
-    assert count_parameters(shape).non_embedding == pytest.approx(number, rel=0.25)
+    assert count_parameters(shape).blocks == pytest.approx(number, rel=0.25)
 
 
 class Repeated(Context):
@@ -281,7 +281,11 @@ def test_writing_does_not_begin_before_the_last_one_is_through() -> None:
             1,
             r"schedule.decay_tokens: 49, and 2,000 of warmup, .* to at most 48, or train longer",
         ),
-        ({"branch_from": "step-00000004"}, 1, "branch_from: step-00000004 is no checkpoint. Name"),
+        (
+            {"branch_from": "step-00000004"},
+            1,
+            "branch_from: step-00000004 is not a checkpoint. Name",
+        ),
     ],
 )
 def test_what_the_loop_would_refuse_is_refused(

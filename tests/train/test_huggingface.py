@@ -528,17 +528,17 @@ def test_the_model_section_may_repeat_but_not_contradict(tmp_path: Path, setting
 def test_tokens_of_another_tokenizer_are_refused(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_bytes(TOKENIZER)
     same, other = ({"hash": one, "vocab_size": 48} for one in (ORIGIN["file"], "none"))
-    require_tokenizer(tmp_path, same, PLAIN)
+    require_tokenizer(tmp_path, same, PLAIN, "same")
     with pytest.raises(UsageError, match=rf"its tokenizer .*\(tokenizer.json {same['hash']}\)"):
-        require_tokenizer(tmp_path, other, PLAIN)
-    require_tokenizer(tmp_path, other, PLAIN, is_trusted=True)
+        require_tokenizer(tmp_path, other, PLAIN, "same")
+    require_tokenizer(tmp_path, other, PLAIN, "trusted")
     (tmp_path / "corpuskit.json").write_text(json.dumps({"tokenizer": ORIGIN}))
-    require_tokenizer(tmp_path, other, PLAIN)
+    require_tokenizer(tmp_path, other, PLAIN, "same")
     (tmp_path / "tokenizer.json").write_bytes(b"{ }")
     with pytest.raises(UsageError, match=r"its tokenizer .* may not be that of the packed tokens"):
-        require_tokenizer(tmp_path, other, PLAIN)
+        require_tokenizer(tmp_path, other, PLAIN, "same")
     with pytest.raises(UsageError, match=r"the model has 61 tokens, and the tokenizer .* has 62"):
-        require_tokenizer(tmp_path, same | {"vocab_size": 62}, PLAIN, is_trusted=True)
+        require_tokenizer(tmp_path, same | {"vocab_size": 62}, PLAIN, "trusted")
 
 
 BYTES = [bytes([byte]) for byte in range(256)]
@@ -644,7 +644,7 @@ def test_the_command_exports_the_newest_step(
     config = json.loads((tmp_path / "out" / "config.json").read_text())
     assert (config["max_position_embeddings"], config["torch_dtype"]) == (32, "bfloat16")
     result = CliRunner().invoke(command, [str(file), "--export", "x", "--step", "4"])
-    assert "has none of step 4. There is: 3." in str(result.exception)
+    assert "has no checkpoint of step 4. It has: 3." in str(result.exception)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from corpuskit.errors import CorpuskitError, DataError
 from corpuskit.loader.state import SourceShare
 from corpuskit.train.metrics import (
-    WAITS_KEPT,
+    WAIT_STEPS,
     DataWaits,
     EvaluationMetrics,
     Event,
@@ -154,7 +154,7 @@ def test_waits_have_the_percentiles_of_the_last_steps(seconds: list[float], more
     waits = DataWaits()
     for _ in range(more):
         waits.add(1e6)  # forgotten again
-    last = (seconds * WAITS_KEPT)[:WAITS_KEPT]
+    last = (seconds * WAIT_STEPS)[:WAIT_STEPS]
     for one in last:
         waits.add(one)
     expected = 1000 * np.percentile(np.array(last), [50, 99])

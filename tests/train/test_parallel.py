@@ -14,7 +14,7 @@ from torch.distributed.tensor import DTensor
 from corpuskit.errors import UsageError
 from corpuskit.loader.assemble import IGNORED
 from corpuskit.train.attention import lay_out
-from corpuskit.train.model import Decoder, init_weights, micro_batch, token_losses
+from corpuskit.train.model import Decoder, init_weights, make_micro_batch, token_losses
 from corpuskit.train.optim import build_optimizer, clip_gradients
 from corpuskit.train.parallel import (
     Parallel,
@@ -23,7 +23,7 @@ from corpuskit.train.parallel import (
     join,
     use_float8,
 )
-from corpuskit.train.settings import ModelSettings, TrainSettings, require_even_shares
+from corpuskit.train.settings import ModelSettings, TrainSettings, require_tensor
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -83,7 +83,7 @@ def take_step(
     num_labels = int((labels != IGNORED).sum())
     total = torch.zeros(())
     for rows in np.array_split(mine, 1 if settings.parallel.zero == 3 else 2):
-        part = micro_batch(
+        part = make_micro_batch(
             model.shape, tokens[rows], labels[rows], positions[rows], kernel="sdpa",
             device=torch.device("cpu"), context=parallel.context if parallel else None,
         )  # fmt: skip
@@ -255,13 +255,13 @@ def test_bfloat16_leaves_rotary_angles_float32(run_ranks: Any) -> None:
 def test_uneven_shares_are_refused_with_the_next_sizes() -> None:
     shape = ModelSettings(dim=32, layers=1, heads=6, kv_heads=3, head_dim=4, ffn_dim=50).shape(47)
     with pytest.raises(UsageError) as error:
-        require_even_shares(shape, 30, 4)
+        require_tensor(shape, 30, 4)
     assert str(error.value) == (
         "parallel.tensor: 4 does not divide model.heads 6, model.kv_heads 3, model.ffn_dim 50, "
         "model.vocab_size 47, seq_len of the packed rows 30. Change it, or set model.heads 8, "
         "model.kv_heads 4, model.ffn_dim 52, model.vocab_size 48, seq_len of the packed rows 32."
     )
-    require_even_shares(shape, 30, 1)
+    require_tensor(shape, 30, 1)
 
 
 def test_float8_is_refused_where_it_does_not_run() -> None:

@@ -158,7 +158,7 @@ def test_several_decays_branch_off_one_trunk_bit_for_bit(
     run_ranks(2, work, late)
     (last,) = Path(late.output, "metrics.jsonl").read_text().splitlines()
     assert (json.loads(last)["step"], json.loads(last)["loss"]) == (9, losses_of(alone)[9])
-    assert "trunk is no checkpoint. Name a folder step-N" in run_ranks(1, _fail, nothing)[0]
+    assert "trunk is not a checkpoint. Name a folder step-N" in run_ranks(1, _fail, nothing)[0]
 
 
 def test_a_killed_run_resumes_bit_for_bit(
@@ -466,7 +466,7 @@ def test_a_folder_has_one_training_at_a_time(
     settings: Any, run_ranks: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ours = settings(steps=2)
-    monkeypatch.setattr("corpuskit.train.record.WAIT_SECONDS", 0.1)
+    monkeypatch.setattr("corpuskit.train.record.LOCK_SECONDS", 0.1)
     run_ranks(1, work, ours)
     with Path(ours.output, "lock").open("a") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
