@@ -37,7 +37,7 @@ NOT_RUN = {
     "docs/languages.md": 1,
     "docs/object_storage.md": 2,
     "docs/ray.md": 1,
-    "docs/slurm.md": 3,
+    "docs/slurm.md": 2,
     "docs/training.md": 1,
     "docs/training_models.md": 2,
     "docs/training_runs.md": 3,

@@ -1,4 +1,4 @@
-"""What is recorded of each cell besides its documents (docs/formats.md).
+"""What is recorded of each cell besides its documents.
 
 Measures   what stages measured, a row per document, for `corpuskit tune`; one file per stage
 Profile    counts before and after each stage: lengths, domains, languages, scores, measures, drops;

@@ -208,7 +208,11 @@ def write_sidecar(
     columns: dict[str, pa.Array] | None = None,
     cuts: pa.ListArray | None = None,
 ) -> None:
-    """Write what a global stage decided about each row of a part."""
+    """Write what a global stage decided about each row of a part, in the part's order.
+
+    Args:
+        cuts: (start, end) in bytes of the text that the stage saw, sorted and disjoint.
+    """
     decided = {"keep": pa.array(keep)} | ({} if cuts is None else {"cuts": cuts})
     table = pa.table(decided | (columns or {}))
     with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:

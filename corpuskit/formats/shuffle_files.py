@@ -1,4 +1,4 @@
-"""Shuffle files: what one pass of a global stage hands to the next (docs/formats.md).
+"""Shuffle files: what one pass of a global stage hands to the next.
 
 A producer writes one sorted file, whatever the number of consumers; a consumer asks for a range of
 the first column and reads only the record batches that can hold it. Keys, hashes and

@@ -1,7 +1,7 @@
 """Finds documents of a run by id, key or URL without a scan.
 
 Derived ids are parsed; the others, and URLs, are looked up in the sorted hashes of the first phase
-(docs/formats.md, role `ids`).
+(role `ids`).
 """
 
 from __future__ import annotations

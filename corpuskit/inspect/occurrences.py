@@ -155,7 +155,7 @@ def _rows(plan: MixPlan, provenance: Provenance, key: int) -> list[dict[str, Any
     facts = []
     for source, _, row, first, count in provenance.lookups.spans_of({key}):
         cell = np.array([names.index(source)], np.int32), np.array([row], np.int64)
-        place = plan.parts.locate(*cell)
+        location = plan.parts.locate(*cell)
         facts.append(
             {
                 "source": source,
