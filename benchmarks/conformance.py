@@ -118,7 +118,7 @@ def markdown(found: dict[str, Any]) -> str:
         "",
         *_wrapped(
             "Which training data loaders resume exactly, keep their mixture and notice damage? "
-            f"Passed, of {len(TESTS)} tests: {', '.join(passed)}. "
+            f"Passed, of {len(TESTS)} tests: {'; '.join(passed)} (`-`: not run). "
             "All loaders take the same tests, on 1,024 packed rows in 16 files, batches of 8; "
             "`refuses`: it raises. Not every library promises what is tested: LitData, MosaicML (by "
             "default) and Hugging Face draw each row's source at random; a Hugging Face state belongs "
