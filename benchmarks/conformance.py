@@ -6,7 +6,7 @@
 1,024 packed rows in 16 files, batches of 8 rows, every run a process of its own; a row knows its own
 number, so what is compared are the rows that were delivered. Each library is used as its
 documentation says: its own DataLoader where it has one, StatefulDataLoader for Hugging Face. A cell is
-`pass`, `fail`, `refuses` (it raises) or `not offered`; what happened stands below the table. With
+`pass`, `fail`, `refuses` (it raises) or `not offered`; details follow the table. With
 `--record`, results of loaders that are not run now are taken from the file.
 """
 
@@ -109,16 +109,23 @@ def results(places: Places, subject: Subject, chosen: Sequence[str] | None) -> d
 def markdown(found: dict[str, Any]) -> str:
     """Return the page."""
     names = [one.name for one in SUBJECTS if one.name in found]
+    passed = [
+        f"{name} {sum(cell['kind'] == 'pass' for cell in found[name]['cells'].values())}"
+        for name in names
+    ]
     lines = [
         "# Loaders: conformance",
         "",
-        "Which training data loaders resume exactly, keep their mixture and notice damage: the same tests",
-        "against every loader, on 1,024 packed rows in 16 files, batches of 8. `refuses`: it raises. Outcomes",
-        "other than a plain `pass` are explained below. Not every library promises what is tested: LitData,",
-        "MosaicML (by default) and Hugging Face draw each row's source at random; a Hugging Face state",
-        "belongs to one rank (here all ranks load that of rank 0).",
-        "Written by `python benchmarks/conformance.py --write docs/conformance.md`;"
-        f" last run {dt.datetime.now(dt.UTC):%Y-%m-%d}.",
+        *_wrapped(
+            "Which training data loaders resume exactly, keep their mixture and notice damage? "
+            f"Passed, of {len(TESTS)} tests: {'; '.join(passed)} (`-`: not run). "
+            "All loaders take the same tests, on 1,024 packed rows in 16 files, batches of 8; "
+            "`refuses`: it raises. Not every library promises what is tested: LitData, MosaicML (by "
+            "default) and Hugging Face draw each row's source at random; a Hugging Face state belongs "
+            "to one rank (here all ranks load that of rank 0). Written by `python "
+            "benchmarks/conformance.py --write docs/conformance.md`; last run "
+            f"{dt.datetime.now(dt.UTC):%Y-%m-%d}."
+        ),
         "",
         "| | " + " | ".join(names) + " |",
         "|---|" + "---|" * len(names),
@@ -126,15 +133,23 @@ def markdown(found: dict[str, Any]) -> str:
     for key, (title, _) in TESTS.items():
         cells = [found[name]["cells"].get(key, {"kind": "-"})["kind"] for name in names]
         lines.append(f"| {title} | " + " | ".join(cells) + " |")
+    lines += ["", "## Outcomes other than a plain pass"]
+    for key, (title, _) in TESTS.items():
+        outcomes: dict[tuple[str, str], list[str]] = {}
+        for name in names:
+            cell = found[name]["cells"].get(key, {"kind": "-", "text": ""})
+            if cell["text"] and cell["kind"] not in ("-", "not offered"):
+                outcomes.setdefault((cell["kind"], cell["text"]), []).append(name)
+        if outcomes:
+            lines += ["", f"**{title}**", ""]
+        for (kind, text), same in outcomes.items():
+            lines += _wrapped(f"- {'; '.join(same)}: {kind}: `{text}`", "  ")
+    lines += ["", "## How each loader is used", ""]
     for name in names:
         known = {key: value for key, value in found[name]["versions"].items() if value}
         versions = ", ".join(f"{key} {value}" for key, value in known.items())
-        lines += ["", f"## {name}", "", *_wrapped(f"{WAYS[name]}. {versions}."), ""]
-        for key, cell in found[name]["cells"].items():
-            if cell["text"] and cell["kind"] not in ("-", "not offered"):
-                title = TESTS[key][0].partition(" (")[0]
-                lines += _wrapped(f"- {title}: **{cell['kind']}**: `{cell['text']}`", "  ")
-    return "\n".join(lines).rstrip() + "\n"
+        lines += _wrapped(f"- {name}: {WAYS[name]}. {versions}.", "  ")
+    return "\n".join(lines) + "\n"
 
 
 def _wrapped(text: str, indent: str = "") -> list[str]:

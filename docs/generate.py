@@ -9,6 +9,7 @@ import ast
 import contextlib
 import re
 import sys
+import textwrap
 import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -143,7 +144,8 @@ def recipe_tables() -> str:
 
 def recipe_table(recipe: CorpusRecipe) -> Iterator[str]:
     """Yield the lines of one section."""
-    yield from (f"## {recipe.full_name}", "", f"{recipe.title} {recipe.note}".rstrip(), "")
+    about = textwrap.wrap(f"{recipe.title} {recipe.note}", WIDTH, break_on_hyphens=False)
+    yield from (f"## {recipe.full_name}", "", *about, "")
     yield from ("| | published | here | | why |", "|---|---|---|---|---|")
     for number, (step, stages) in enumerate(recipe.labelled, start=1):
         lines = (f"`{_shortened(name, params)}`" for _, name, params in stages)

@@ -39,8 +39,8 @@ NOT_RUN = {
     "docs/ray.md": 1,
     "docs/slurm.md": 2,
     "docs/training.md": 1,
-    "docs/training_models.md": 2,
-    "docs/training_runs.md": 3,
+    "docs/training_models.md": 1,
+    "docs/training_runs.md": 2,
 }
 """How many blocks of commands are not run; each says why in front of it."""
 
