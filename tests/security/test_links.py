@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from typing import TYPE_CHECKING
@@ -77,9 +78,10 @@ def test_lookups_name_no_run_outside_the_run_directory(run: Path, name: str) -> 
     path = run / "mix" / "lookups.parquet"
     table = pq.read_table(path)
     pq.write_table(table.set_column(1, "path", pa.array([name] * len(table))), path)
-    plan = run / "mix" / "plan.json"  # as an older version wrote it: without their digests
+    plan = run / "mix" / "plan.json"
     fields = json.loads(plan.read_text())
-    fields.pop("digests", None)
+    digest = hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest()  # as an attacker would
+    fields["digests"]["lookups"] = digest
     plan.write_text(json.dumps(fields))
     with StreamingLoader(run) as loader, pytest.raises(DataError, match="the run directory"):
         loader.which(0)
