@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class PlainConsole(Console):
-    """A console that prints text as it is: no markup, no emoji codes, no control characters."""
+    """A console that prints text unchanged: no markup, no emoji codes, no control characters."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(markup=False, emoji=False, **options)

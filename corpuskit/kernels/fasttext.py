@@ -232,7 +232,7 @@ def _has_row(bucket: np.uint64, bucket_rows: Uint64s) -> np.int64:
 
 @kernel
 def _find_rows(rows: Int32s, first: int, num: int, features: Features) -> None:
-    """Replace buckets, all of which have a row, by their rows.
+    """Replace buckets by their rows; every bucket must have one.
 
     Not when a bucket is found: of a pruned model nine of ten have no row, and to compute the row
     takes three times as long as to see that there is one.

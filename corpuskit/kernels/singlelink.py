@@ -191,7 +191,7 @@ def _add_entry(current: int, element: int, entry: int, index: _SetIndex) -> None
 
 @kernel
 def _indexed_end(current: int, sets: _Sets, threshold: float) -> int:
-    """Return the end of the prefix of which similar sets, as large or larger, share an element."""
+    """Return the end of the prefix in which similar sets, as large or larger, share an element."""
     size = sets.sizes[current]
     begin, end = sets.starts[current], sets.starts[current + 1]
     # Elements that no other set has are the rarest: they precede all others, and are left out.

@@ -4,7 +4,7 @@ A window is L consecutive symbols, a gram K of them, W = L - K + 1. The gram wit
 in a window, the rightmost one on ties, is its fingerprint: equal windows have the same one at the
 same offset. Neighbouring windows mostly share it, so there is one row for about W / 2 of them:
 
-    row      windows `start .. start + last` of a document, all of which have the gram that begins
+    row      windows `start .. start + last` of a document that all have the gram that begins
              at `start + gram_offset`
     context  symbols `start .. start + last + L`, all that these windows consist of
 

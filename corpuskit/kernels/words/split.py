@@ -1,7 +1,7 @@
 """Splits texts into words by a memory of chunks: each different chunk is split once.
 
 A chunk is text between whitespace, as str.split() has it. The memory is a hash table of
-32-byte slots (low key, high key, value, position of the bytes), two of which are a cache line.
+32-byte slots (low key, high key, value, position of the bytes); two slots are a cache line.
 Chunks of up to 15 bytes are compared by their key, longer ones by 120 bits of hash and then byte
 by byte.
 

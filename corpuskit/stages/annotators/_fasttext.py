@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 
 AT_ONCE = 1024
-"""Texts that are predicted at a time; so many rows of numbers are in memory."""
+"""Texts that are predicted at a time: bounds the rows of numbers in memory."""
 
 DECIMALS = 4
 """Scores are rounded before they are stored or compared: builds of the library differ in the last

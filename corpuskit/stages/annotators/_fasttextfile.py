@@ -323,7 +323,7 @@ def _labels(
 
 
 def _words_end(content: mmap.mmap, offset: int, number: int) -> int:
-    """Return where `number` words end, the first of which begins at `offset`."""
+    """Return where `number` words end that begin at `offset`."""
     while number > 0:
         step = min(_STEP, number)
         pattern = _WORDS if step == _STEP else re.compile(rb"(?s:%s){%d}+" % (_WORD, step))

@@ -44,7 +44,7 @@ class Supply(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class StageRequest:
-    """A stage of the run, as it is asked for.
+    """The settings of one mixture stage of the run.
 
     Attributes:
         rows: its length; None = `ratio` is its share of the run.
